@@ -123,6 +123,8 @@ class Histogram:
         """Free what dense counts take, now that all is counted; reading is then faster too."""
         if self._kept is None:
             self._older, self._room = self._bins(), COUNT_LIMIT
+        else:
+            self._kept[: self._size].sort()
         self._dense = None
 
     def _counts(self) -> npt.NDArray[np.uint32]:
@@ -150,8 +152,9 @@ class Histogram:
 
     def _bins(self) -> Bins:
         if self._kept is not None:
-            patterns, counts = np.unique(self._kept[: self._size], return_counts=True)
-            return patterns, counts.astype(np.int64)
+            values = np.sort(self._kept[: self._size], kind="stable")  # once sorted, at no cost
+            first = np.flatnonzero(np.diff(values, prepend=~values[:1]))
+            return values[first], np.diff(first, append=self._size).astype(np.int64)
         if self._dense is None or self._room == COUNT_LIMIT:
             return self._older
         bins: Bins = sum_bins(*self._older, *occupied_bins(self._dense))

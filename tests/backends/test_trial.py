@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+from functools import partial
 
 import numpy as np
 import onnx
@@ -13,7 +14,7 @@ from tests.fixtures.recurrent import ROWS, forget_trials, fusing, save_pair
 from tests.fixtures.tables import each
 from trtcal.backends import sessions, trial
 from trtcal.backends.sessions import open_session, run_session
-from trtcal.backends.trial import crash_of, parts_of
+from trtcal.backends.trial import crash_of, parts_of, try_together
 from trtcal.errors import NativeCrash
 
 NUMBERS = itertools.count(1 << 40)
@@ -61,6 +62,26 @@ def test_what_was_tried_is_not_tried_again(tmp_path):
 def test_a_trial_that_hangs_is_given_up(monkeypatch):
     monkeypatch.setattr(trial, "LIMIT_S", 0.05)
     assert crash_of(key(), signal.pause) == 0
+
+
+def test_what_survives_a_trial_of_many_is_not_tried_again_and_a_crash_leaves_all_to_their_own():
+    keys, crash = [key(number) for number in range(9)], key("crash")
+    tries = [partial(crash_of, parts, fail if i else list) for i, parts in enumerate(keys)]
+    try_together([*tries, fail])
+    assert [crash_of(parts, kill(signal.SIGSEGV)) for parts in keys] == [0] * 9
+    other = key("other")
+    try_together([partial(crash_of, other, list), partial(crash_of, crash, kill(signal.SIGSEGV))])
+    assert [crash_of(parts, kill(signal.SIGSEGV)) for parts in (other, crash)] == [
+        signal.SIGSEGV
+    ] * 2
+
+
+def test_a_trial_of_many_ends_when_nothing_new_comes(monkeypatch):
+    monkeypatch.setattr(trial, "KNOWN", 3)
+    known, late = key("known"), key("late")
+    same = [partial(crash_of, known, list)] * 4
+    try_together([*same, partial(crash_of, late, list)])
+    assert [crash_of(parts, kill(signal.SIGBUS)) for parts in (known, late)] == [0, signal.SIGBUS]
 
 
 def test_weights_and_names_are_not_parts_of_a_graph_but_attributes_and_shapes_are(tmp_path):

@@ -36,7 +36,7 @@ from trtcal.quantization import (
     write_quantized,
 )
 from trtcal.quantization.qdq import asked_precisions, quantization_record
-from trtcal.quantization.weights import quantize_weight, step_above
+from trtcal.quantization.weights import balanced, quantize_weight, step_above
 from trtcal.ranges import Calibration, TensorRange
 
 
@@ -179,6 +179,18 @@ def test_weights_do_not_shift_the_output_and_are_hardly_less_exact_than_the_near
     assert np.abs(nearest.sum(axis=(1, 2, 3))).max() > 1.5
     assert np.abs(ours.sum(axis=(1, 2, 3))).max() <= 0.51
     assert np.square(ours).mean() <= 1.1 * np.square(nearest).mean()
+
+
+@pytest.mark.parametrize("shape", [(300, 9), (3, 5000), (1, 1), (2, 0), (40, 4, 3)])
+def test_of_each_channel_those_nearest_to_the_middle_change_sides_the_first_of_equal_ones(shape):
+    exact = np.random.default_rng(0).integers(-400, 400, shape).astype(np.float32) / 8
+    expected = np.rint(exact).reshape(shape[0], -1)
+    for row, steps in zip(exact.reshape(expected.shape), expected, strict=True):
+        error = steps.astype(np.float64) - row
+        side = np.sign(error.sum())
+        order = np.argsort(-side * error, kind="stable")
+        steps[order[: int(np.rint(np.abs(error.sum())))]] -= side
+    assert (balanced(exact, 0) == expected.reshape(shape)).all()
 
 
 @pytest.mark.parametrize("axis", [0, 1, None])

@@ -87,7 +87,7 @@ class _Lowering(GraphWriter):
 
     def widen(self) -> None:
         """Write float16 layers with INT8 inputs, and what leads from them to a Q, in float32."""
-        for node in list(in_order(self.graph).nodes):
+        for node in list(self.graph.nodes):
             if node.op == "QuantizeLinear" and node.inputs[0].name in self.wide:
                 node.inputs = [self._widened(tensor) for tensor in node.inputs]
             elif node.outputs[0].dtype == np.float16 and self._can_widen(node):
@@ -96,7 +96,8 @@ class _Lowering(GraphWriter):
                 wide = self.wide[narrow.name] = self._variable(narrow, "wide", np.float32)
                 node.outputs = [wide]
                 self._add("Cast", [wide], narrow, {"to": int(onnx.TensorProto.FLOAT16)})
-        in_order(clean(self.graph))
+        if self.wide:
+            in_order(clean(self.graph))
 
     def _can_widen(self, node: gs.Node) -> bool:
         quantized = [self._scale(tensor) is not None for tensor in node.inputs]

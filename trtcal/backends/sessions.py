@@ -71,13 +71,15 @@ class Session(onnxruntime.InferenceSession):  # type: ignore[misc]  # it has no 
     ranks: dict[str, int | None]
     firsts: dict[str, int | None]
 
-    def __init__(self, model: onnx.ModelProto, source: bytes | str, **options: Any) -> None:
+    def __init__(
+        self, model: onnx.ModelProto, source: bytes | str, narrow: bool, **options: Any
+    ) -> None:
         super().__init__(source, **options)
         self.ranks = {value.name: len(value.shape) or None for value in self.get_inputs()}
         self.ranks |= dict.fromkeys(_scalars(model), 0)
         sizes = {value.name: (value.shape or [None])[0] for value in self.get_outputs()}
         self.firsts = {n: size if isinstance(size, int) else None for n, size in sizes.items()}
-        self.rounds = is_narrow(model) and self.get_providers()[0] == CPU
+        self.rounds = narrow and self.get_providers()[0] == CPU
 
     def runs_of(self, feeds: Feeds) -> list[dict[str, Array]]:
         """Return what to feed in each run that a batch takes."""
@@ -157,12 +159,13 @@ def open_session(
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
     try:
-        graph, whole = _read(model, provider, options)
+        graph, whole, narrow = _read(model, provider, options)
         with _source(whole) as source:
             settings = {
                 "sess_options": options,
                 "providers": list(dict.fromkeys([provider, CPU])),
-                "disabled_optimizers": disabled_optimizers(graph),
+                "disabled_optimizers": disabled_optimizers(graph, narrow),
+                "narrow": narrow,
             }
             opening = partial(Session, graph, source, **settings)
             if provider == CPU:  # a fork cannot use the parent's GPU
@@ -197,29 +200,33 @@ def _register_arena() -> None:
     onnxruntime.create_and_register_allocator(where, settings)
 
 
-def disabled_optimizers(graph: onnx.ModelProto) -> list[str]:
+def disabled_optimizers(graph: onnx.ModelProto, narrow: bool) -> list[str]:
     """Return the optimizers of ONNX Runtime that would change what a model computes."""
     int8 = {item.name for item in graph.graph.initializer if item.data_type == TensorProto.INT8}
     signed = any(n.op_type == "QGemm" and int8.intersection(n.input[2:3]) for n in graph.graph.node)
-    further = [UNSIGNS_WEIGHTS] * signed + [*NOT_FOR_NARROW] * is_narrow(graph)
+    further = [UNSIGNS_WEIGHTS] * signed + [*NOT_FOR_NARROW] * narrow
     return [QUANTIZES_UNASKED, *further]
 
 
 def _read(
     model: onnx.ModelProto | bytes | Path, provider: str, options: onnxruntime.SessionOptions
-) -> tuple[onnx.ModelProto, onnx.ModelProto | bytes | Path]:
-    """Return a graph, rounded as its types say where a CPU runs it, and what to open a session with."""
+) -> tuple[onnx.ModelProto, onnx.ModelProto | bytes | Path, bool]:
+    """Return a graph, rounded as its types say where a CPU runs it, and what to open a session with.
+
+    The last is whether it `is_narrow`.
+    """
     if isinstance(model, Path):
         graph = onnx.load(model, load_external_data=False)
     else:
         graph = onnx.ModelProto.FromString(model) if isinstance(model, bytes) else model
-    if provider != CPU or not is_narrow(graph) or is_rounded(graph):
-        return graph, model
+    narrow = is_narrow(graph)
+    if provider != CPU or not narrow or is_rounded(graph):
+        return graph, model, narrow
     graph = rounded(graph)
     if not isinstance(model, Path):
-        return graph, graph
+        return graph, graph, narrow
     options.add_session_config_entry(WEIGHTS_FOLDER, str(model.parent))
-    return graph, bytes(graph.SerializeToString())
+    return graph, bytes(graph.SerializeToString()), narrow
 
 
 def _run_zeros(session: Session, graph: onnx.GraphProto) -> None:

@@ -11,7 +11,8 @@ import contextlib
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from time import monotonic
 
 import onnx
 
@@ -23,8 +24,15 @@ SIGNALS = ("SEGV", "BUS", "ABRT", "FPE", "ILL", "TRAP", "SYS", "KILL")
 CRASHES = {getattr(signal, f"SIG{name}") for name in SIGNALS}
 DEPTH = 2
 
+TOGETHER_S, KNOWN = 10.0, 100  # what ends a trial of many: its time, and so many without new parts
+
 _survived = set[int]()
 _crashed = dict[frozenset[int], int]()
+_is_fork = False
+
+
+class _TriedError(Exception):
+    """Nothing else is to be done in the fork of a trial of many."""
 
 
 def crash_of(parts: frozenset[int], work: Callable[[], None]) -> int:
@@ -32,7 +40,13 @@ def crash_of(parts: frozenset[int], work: Callable[[], None]) -> int:
 
     Work is tried if it has parts of which no work before consisted.
     """
-    if parts not in _crashed and not parts <= _survived and sys.platform == "linux":
+    is_new = parts not in _crashed and not parts <= _survived
+    if _is_fork:
+        with contextlib.suppress(Exception):
+            work() if is_new else None
+        _survived.update(parts if is_new else ())
+        raise _TriedError
+    if is_new and sys.platform == "linux":
         number = 0
         with contextlib.suppress(OSError):  # no memory for a fork, or no process
             number = in_child(work, LIMIT_S, is_bounded=False)[1]
@@ -41,6 +55,28 @@ def crash_of(parts: frozenset[int], work: Callable[[], None]) -> int:
         else:
             _survived.update(parts)
     return _crashed.get(parts, 0)
+
+
+def try_together(works: Iterable[Callable[[], object]]) -> None:
+    """Try in one fork what many works open; those that it does not reach are tried one by one."""
+
+    def survivors() -> str:
+        global _is_fork
+        _is_fork, before, idle = True, set(_survived), 0
+        until = monotonic() + TOGETHER_S
+        for work in works:
+            count = len(_survived)
+            with contextlib.suppress(Exception):
+                work()
+            idle = idle + 1 if len(_survived) == count else 0
+            if idle == KNOWN or monotonic() > until:
+                break
+        return " ".join(map(str, _survived - before))
+
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, ValueError):  # MemoryError is no number
+            text, number = in_child(survivors, LIMIT_S, is_bounded=False)
+            _survived.update(map(int, (text or "").split()) if not number else ())
 
 
 @contextlib.contextmanager

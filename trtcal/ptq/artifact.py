@@ -115,8 +115,9 @@ class Optimizations:
 
 def _check_overrides(model: Model) -> None:
     """`InputError` if the quantized weights and biases of a model are not those of its layers."""
-    layers = {layer.name: layer for layer in find_layers(model).layers}
-    nodes = {node.name: node for node in import_graph(model.proto).nodes}
+    graph = import_graph(model.proto)
+    layers = {layer.name: layer for layer in find_layers(model, graph=graph).layers}
+    nodes = {node.name: node for node in graph.nodes}
     overrides = model.overrides
     for name in (*overrides.weights, *overrides.biases, *overrides.precisions):
         if name not in layers:
@@ -221,7 +222,7 @@ def in_float(optimized: Model) -> Model:
     once more, to the grid that the largest weight of each channel gives.
     """
     graph = import_graph(optimized.proto)
-    layers = {layer.name: layer for layer in find_layers(optimized).layers}
+    layers = {layer.name: layer for layer in find_layers(optimized, graph=graph).layers}
     writer = GraphWriter(graph)
     overrides = optimized.overrides
     for node in list(graph.nodes):
@@ -247,7 +248,7 @@ def layer_changes(model: Model, calibration: Calibration) -> list[dict[str, Any]
     """
     graph, overrides = import_graph(model.proto), model.overrides
     nodes = {node.name: node for node in graph.nodes}
-    placement = find_layers(model)
+    placement = find_layers(model, graph=graph)
     rows = []
     for layer in placement.layers:
         grid, bias = overrides.weights.get(layer.name), overrides.biases.get(layer.name)

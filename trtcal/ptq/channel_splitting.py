@@ -93,7 +93,7 @@ def split_channels(
 
 def _chains(model: Model, calibration: Calibration) -> Iterator[_Chain]:
     graph = import_graph(model.proto)
-    placement = find_layers(model)
+    placement = find_layers(model, graph=graph)
     layers = {layer.name: layer for layer in placement.layers if layer.op in ("Conv", "Gemm")}
     relus = (place for place in bounded_layers(graph, layers) if place.bounds[0] == 0.0)
     by_layer = {place.layer.name: place for place in relus}

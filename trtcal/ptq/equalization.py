@@ -51,7 +51,8 @@ def smooth(model: Model, dataset: Dataset, samples: int) -> Changes | None:
     nonlinear outputs get a Mul and an Add of their own before the layers that read them: TensorRT
     computes both in the kernel that quantizes (seen on TensorRT-RTX 1.7).
     """
-    affines = tuple(find_affines(import_graph(model.proto), find_layers(model)))
+    graph = import_graph(model.proto)
+    affines = tuple(find_affines(graph, find_layers(model, graph=graph)))
     model = replace(model, proto=with_affines(model.proto, affines))
     changes = _equalized(model, dataset, samples, FACTORS)
     return None if changes is None else replace(changes, affines=affines)
@@ -62,7 +63,7 @@ def _equalized(model: Model, dataset: Dataset, samples: int, makers: Operators) 
     graph = import_graph(model.proto)
     channels = find_channels(graph)
     _freeze_others(graph, channels, makers)
-    placement = find_layers(model)
+    placement = find_layers(model, graph=graph)
     layers = (*placement.layers, *placement.light)
     quantized = {name for layer in layers for name in layer.activations.values()}
     names = [name for name in sorted(quantized) if name in channels.of]

@@ -255,6 +255,7 @@ def _try_all(context: Context, judge: Judge) -> _Progress:
 
 def _judged(progress: _Progress, context: Context, judge: Judge, attempt: _Attempt) -> _Progress:
     """Measure the states of an attempt while there is time, and keep the best one if it is better."""
+    give_back()  # what finding them has left
     if not attempt.states:
         return progress
     first, *others = attempt.states

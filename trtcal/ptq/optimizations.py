@@ -9,6 +9,7 @@ from time import monotonic
 
 import onnx
 
+from trtcal.backends.sessions import give_back
 from trtcal.calibration import Observation, ObserveOptions, calibrate, observe
 from trtcal.data import Dataset
 from trtcal.documents import canonical_json, digest_bytes
@@ -180,6 +181,7 @@ def _recalibrated(
     Other methods may have the best ranges now: `best` tries all. With the method that is best so far,
     moved tensors get the ranges of `method`, if it is given.
     """
+    give_back()  # what finding the changes has left
     state = state.with_changes(changes)
     model = context.model(state)
     tensors = tensors_to_observe(find_layers(model))

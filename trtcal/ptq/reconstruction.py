@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Array, Session, give_back, open_session, run_session, runs_of
+from trtcal.backends.trial import try_together
 from trtcal.calibration.job import tensor_bytes
 from trtcal.data import Dataset
 from trtcal.data.dataset import batch_for
@@ -144,17 +145,19 @@ class LayerwiseReconstruction:
                 self.spill.keep(side, number, feeds)
             self.masks.append(mask_of(feeds))
             self.batches = number + 1
-        overrides = self.model.overrides
-        for step in self._steps():
+        overrides, steps = self.model.overrides, list(self._steps(options.rounding))
+        try_together(work for step in steps for work in self._openings(step))
+        for step in steps:
             self._advance(step, options.rounding)
             overrides = self._reconstruct(step, options, overrides)
             progress(1)
         return overrides
 
-    def _steps(self) -> Iterator[_Step]:
+    def _steps(self, keeps_inputs: bool) -> Iterator[_Step]:
         """Yield the layers that have constant weights, in graph order."""
-        nodes = {node.name: node for node in import_graph(self.model.proto).nodes}
-        placement = find_layers(self.model)
+        graph = import_graph(self.model.proto)
+        nodes = {node.name: node for node in graph.nodes}
+        placement = find_layers(self.model, graph=graph)
         layers = {layer.name: layer for layer in placement.layers}
         place = 0
         for number, node in enumerate(self.pair.nodes):
@@ -167,11 +170,14 @@ class LayerwiseReconstruction:
             if values is None or values.dtype != np.float32:
                 continue
             kind, source = FORMATS[self.asked[node.name]], placement.range_of(read)
+            whole = self.pair.segment(place, number + 1)
+            if keeps_inputs and read not in (*whole.inputs, *whole.outputs):
+                whole = replace(whole, outputs=(*whole.outputs, read))
             yield _Step(
                 name=node.name,
                 before=self.pair.segment(place, number),
                 itself=self.pair.segment(number, number + 1),
-                whole=self.pair.segment(place, number + 1),
+                whole=whole,
                 read=read,
                 scale=None
                 if kind.weights_only
@@ -198,16 +204,25 @@ class LayerwiseReconstruction:
     def _array(self, name: str) -> Array:
         return np.asarray(numpy_helper.to_array(self.pair.tensors[name]))
 
+    def _openings(self, step: _Step) -> Iterator[Callable[[], object]]:
+        """Yield what opens the sessions of a step."""
+        if step.before.outputs:
+            yield partial(self._before, step)
+        yield partial(self._whole, step)
+        yield lambda: open_session(self.pair.part(step.itself, ()))
+        yield partial(activation_of, self.pair, step.itself.start)
+
+    def _before(self, step: _Step) -> Session:
+        return open_session(lower(self.pair.part(step.before, self.pair.quantizable)))
+
+    def _whole(self, step: _Step) -> Session:
+        return open_session(lower(self.pair.part(step.whole, ())))
+
     def _advance(self, step: _Step, keep_input: bool) -> None:
         """Run up to a layer quantized, and with it in float, where its input may be kept."""
-        before, whole = step.before, step.whole
-        if keep_input and step.read not in whole.inputs:
-            whole = replace(whole, outputs=tuple(dict.fromkeys((*whole.outputs, step.read))))
-        if before.outputs:
-            quantized = self.pair.part(before, self.pair.quantizable)
-            self._run("quantized", before, open_session(lower(quantized)))
-        kept = (step.read,) if keep_input else ()
-        self._run("float", whole, open_session(lower(self.pair.part(whole, ()))), kept)
+        if step.before.outputs:
+            self._run("quantized", step.before, self._before(step))
+        self._run("float", step.whole, self._whole(step), (step.read,) if keep_input else ())
 
     def _run(
         self,

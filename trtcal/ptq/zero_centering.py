@@ -28,7 +28,7 @@ OPSET = 11  # from which on a Clip has its bounds as inputs
 def zero_center(model: Model, calibration: Calibration) -> tuple[Changes, Calibration] | None:
     """Return what changes in a prepared model, with its ranges; None if nothing can be shifted."""
     graph = import_graph(model.proto)
-    placement = find_layers(model)
+    placement = find_layers(model, graph=graph)
     layers = {layer.name: layer for layer in placement.layers}
     ranges = dict(calibration.ranges)
     changed: dict[str, Floats] = {}

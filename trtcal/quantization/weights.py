@@ -18,6 +18,7 @@ from trtcal.quantization.blocks import quantize_blocks
 LEVELS = 127
 UNIT_SCALE = 1.0 / LEVELS
 CACHE_BYTES = 1 << 27  # bytes of quantized weights that are kept
+BLOCK = 1 << 13  # weights that are rounded together, in whole channels
 
 Int8 = npt.NDArray[np.int8]
 Scale = npt.NDArray[Any]
@@ -132,18 +133,22 @@ def balanced(exact: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
     channels = np.moveaxis(exact, axis, 0)
     rows = np.ascontiguousarray(channels).reshape(len(channels), -1)
     steps: npt.NDArray[Any] = np.rint(rows)
-    for row, rounded in zip(rows, steps, strict=True):
-        error = (rounded - row).astype(np.float64)
-        side = np.sign(error.sum())
-        excess = int(np.rint(np.abs(error.sum())))
-        rounded[_least(-side * error, excess)] -= side
+    count = max(BLOCK // max(rows.shape[1], 1), 1)
+    for start in range(0, len(rows), count):
+        block = steps[start : start + count]
+        block -= _moves((block - rows[start : start + count]).astype(np.float64))
     return np.moveaxis(steps.reshape(channels.shape), 0, axis)
 
 
-def _least(values: npt.NDArray[np.float64], number: int) -> npt.NDArray[np.intp]:
-    """Return the places of the least values; of equal ones those that come first."""
-    if not number:
-        return np.empty(0, np.intp)
-    last = np.partition(values, number - 1)[number - 1]
-    below, equal = np.flatnonzero(values < last), np.flatnonzero(values == last)
-    return np.concatenate([below, equal[: number - below.size]])
+def _moves(errors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return what to subtract from rounded rows: of equal errors, those that come first go."""
+    sums = errors.sum(axis=1, keepdims=True)
+    side, excess = np.sign(sums), np.rint(np.abs(sums)).astype(np.intp)
+    if not excess.any():
+        return np.zeros_like(errors)
+    values = -side * errors
+    sorted_up_to = np.partition(values, np.unique(np.maximum(excess - 1, 0)), axis=1)
+    last = np.take_along_axis(sorted_up_to, np.maximum(excess - 1, 0), axis=1)
+    below, equal = values < last, values == last
+    room = excess - below.sum(axis=1, keepdims=True)
+    return np.asarray(side * ((below | (equal & (equal.cumsum(axis=1) <= room))) & (excess > 0)))

@@ -235,7 +235,10 @@ def device_backend(target: str) -> DeviceBackend:
 
 def cpu_settings(proto: onnx.ModelProto) -> dict[str, Any]:
     """Return what configures a session of ONNX Runtime there as here."""
-    return {"config": dict(ENTRIES), "disabled_optimizers": disabled_optimizers(proto)}
+    return {
+        "config": dict(ENTRIES),
+        "disabled_optimizers": disabled_optimizers(proto, is_narrow(proto)),
+    }
 
 
 def _described(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
