@@ -204,18 +204,15 @@ class Histogram:
 
     def _coarse(self) -> Bins:
         """Return the bins that this would have if there were more values."""
-        patterns, counts = self._bins()
         if self._kept is None:
-            return patterns, counts
-        coarse, place = np.unique(patterns >> SHIFT << SHIFT, return_inverse=True)
-        totals = np.zeros(coarse.size, np.int64)
-        np.add.at(totals, place, counts)
-        return coarse, totals
+            return self._bins()
+        return np.unique(self._kept[: self._size] >> SHIFT << SHIFT, return_counts=True)
 
     @property
     def count(self) -> int:
         """Number of finite values."""
-        return int(self._bins()[1].sum()) + self.zeros
+        values = int(self._bins()[1].sum()) if self._kept is None else self._size
+        return values + self.zeros
 
     @property
     def amax(self) -> float:
@@ -229,6 +226,10 @@ class Histogram:
         are equal where a bin is one value; the last upper edge is `amax` itself where that is lower
         than the bin's.
         """
+        if self._kept is not None:
+            values = self._kept[: self._size] & ~np.uint32(SIGN)
+            bins, totals = np.unique(values, return_counts=True)
+            return _values(bins), _values(bins), totals
         patterns, counts = self._bins()
         positive = int(np.searchsorted(patterns, SIGN))
         bins, totals = sum_bins(
@@ -237,10 +238,8 @@ class Histogram:
             patterns[positive:] ^ np.uint32(SIGN),
             counts[positive:],
         )
-        low = _values(bins)
-        if self._kept is not None:
-            return low, low, totals
-        return low, np.minimum(_values(bins + np.uint32(1 << SHIFT)), self.amax), totals
+        high = np.minimum(_values(bins + np.uint32(1 << SHIFT)), self.amax)
+        return _values(bins), high, totals
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the histogram as arrays (occupied bins only) that `from_arrays` takes back."""

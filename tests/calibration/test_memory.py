@@ -8,7 +8,11 @@ from onnx import helper
 
 from tests.fixtures.networks import conv_net, samples, save, weight
 from tests.fixtures.slow import SLOW
-from trtcal.calibration.job import tensor_bytes
+from trtcal.backends.taps import lay_out
+from trtcal.calibration.accumulator import HistogramAccumulator
+from trtcal.calibration.job import Job, tensor_bytes
+from trtcal.calibration.lanes import Observer
+from trtcal.data import open_dataset
 from trtcal.model import load_model
 from trtcal.quantization import prepare
 
@@ -73,6 +77,18 @@ def test_a_ceiling_is_kept_and_changes_nothing(tmp_path):
         assert held <= ceiling
         assert passes > 1
         assert digest == expected
+
+
+def test_large_inputs_are_run_in_small_batches_whatever_is_observed(tmp_path):
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], strides=[64, 64])]
+    sizes = {"x": ["n", 3, 900, 900]}, {"y": ["n", 8, 14, 14]}
+    model = load_model(save(tmp_path / "net.onnx", nodes, {"w": weight(8, 3, 64, 64)}, *sizes))
+    lay_out(model.proto, tmp_path)
+    dataset = open_dataset(samples(tmp_path / "data.npz", count=2, shape=(3, 900, 900)), model)
+    job, batches = Job(tmp_path, dataset, [["y"]], {"y": "y"}, 1, 32, 1, 0), list[int]()
+    with Observer(job) as observer:
+        observer.run((0, [(0, 2)]), HistogramAccumulator(), lambda n: batches.append(n) is None)
+    assert batches == [1, 1]
 
 
 def test_sizes_come_from_the_first_batch(tmp_path):

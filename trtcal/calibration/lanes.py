@@ -115,8 +115,8 @@ class Observer:
         self.taps = Taps(job.folder, computed, first, job.threads, job.room)
         self.accumulator.seconds["open"] += time.perf_counter() - started
         self.lanes = [_CountingLane(self, *each) for each in enumerate(self.taps.lanes)]
-        most = BATCH_BYTES * job.unit // max(self.taps.batch_bytes, 1)
-        self.size = max(job.unit, min(job.batch, most))
+        most = max(self.taps.batch_bytes, sum(array.nbytes for array in first.values()), 1)
+        self.size = max(job.unit, min(job.batch, BATCH_BYTES * job.unit // most))
         self.number = number
 
     def _close(self) -> None:

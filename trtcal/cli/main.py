@@ -147,6 +147,7 @@ def main() -> None:
     from trtcal.documents.streams import guard, open_missing
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up, then end with 130
+    gc.set_threshold(20_000)  # else the messages and nodes of large graphs are searched often
     open_missing()
     guard()  # Python's own words at its end are written through it too
     warn_in_our_words()

@@ -21,7 +21,7 @@ from onnx.reference import ReferenceEvaluator
 
 from trtcal.model.files import ITEM_BYTES, array_of, attribute_of
 from trtcal.model.graph import STANDARD, held_by
-from trtcal.model.ops import RANDOM, UNMULTIPLIED
+from trtcal.model.ops import QDQ, RANDOM, UNMULTIPLIED
 
 Shape = tuple[int, ...]
 Array = npt.NDArray[Any]
@@ -143,6 +143,9 @@ class Inference:
         if node.op_type == "Shape" and node.domain in STANDARD and inputs[0].shape is not None:
             part = slice(attribute_of(node, "start"), attribute_of(node, "end"))
             return [Tensor.of(np.array(inputs[0].shape[part], np.int64))]
+        if operator(node) in QDQ and len(inputs) == 3 and inputs[0].shape is not None:
+            kind = inputs[2 if node.op_type == "QuantizeLinear" else 1].kind
+            return [Tensor(attribute_of(node, "output_dtype", kind), inputs[0].shape)]
         inferred, before = self._inferred(node, inputs), len(self.assumed)
         results = [self._completed(node, i, inferred, inputs) for i in range(len(node.output))]
         is_sure = len(self.assumed) == before  # what depends on values may be of any size
