@@ -304,6 +304,11 @@ def show(comparison: Comparison, with_times: bool = True) -> None:
     say(*comparison.task.lines)
     columns: Columns = {
         "variant": "{name}",
+        **(
+            {"samples": "{accuracy.samples:,}"}
+            if any(row.stopped for row in comparison.rows)
+            else {}
+        ),
         **comparison.columns(),
         **_of_times(comparison, with_times),
         "KiB": lambda row: f"{row.size_bytes / 1024:.0f}",
@@ -347,7 +352,7 @@ def _show_outputs(comparison: Comparison) -> None:
 
 
 def _say_warnings(result: Comparison, write: Callable[..., None], with_times: bool) -> None:
-    from trtcal.evaluate.comparison import agreements, warnings
+    from trtcal.evaluate.comparison import notes, warnings
 
-    write(*agreements(result), head="note: ")
+    write(*notes(result), head="note: ")
     write(*warnings(result, with_times), head="warning: ")

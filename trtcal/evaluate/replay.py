@@ -8,7 +8,7 @@ own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -109,17 +109,19 @@ def replay(
     batches: Iterable[Feeds],
     labels: Labels | None = None,
     progress: Callable[[int], None] = lambda done: None,
+    stopped: Collection[int | None] = (),
 ) -> Iterator[Batch]:
     """Yield each batch with everybody's outputs; `labels` are those of all samples.
 
     `progress` gets the number of samples of each batch. Where the data have states of a sequence, each
-    variant is fed its own back.
+    variant is fed its own back. In place of variants `stopped`, from 1 on, the reference answers.
     """
-    start, variants = 0, [_OwnStates(run) for run in variants]
+    start, runs = 0, [*enumerate(map(_OwnStates, variants), 1)]
     for feeds in batches:
         size = max((len(array) for array in feeds.values()), default=1)
         mine = None if labels is None else labels[start : start + size]
-        expected, outputs = reference(feeds), tuple(run(feeds) for run in variants)
+        expected = reference(feeds)
+        outputs = tuple(expected if n in stopped else run(feeds) for n, run in runs)
         numbers = np.arange(start, start := start + size)
         batch = Batch(numbers, size, mine, expected, outputs, inputs_of(feeds))
         progress(size)

@@ -26,7 +26,7 @@ from trtcal.evaluate.comparison import Comparison, compare, with_layers
 from trtcal.evaluate.overflow import tensor_peaks
 from trtcal.evaluate.per_sample import class_labels
 from trtcal.evaluate.target_times import TargetTime, estimate_model, sizes_of
-from trtcal.evaluate.variant_limits import falls_short
+from trtcal.evaluate.variant_limits import Contest, falls_short
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS, read_build
@@ -303,7 +303,8 @@ def compare_all(
         for later in more:
             comparison = comparison.joined(later)
         comparison = engines.timed(comparison, variants, data)
-        others = [variant for _, group, _ in groups for variant in group]
+        stopped = {row.name for row in comparison.rows if row.stopped}
+        others = [each for _, group, _ in groups for each in group if each.name not in stopped]
         samples = min(settings.layer_samples, len(data))
         with journal.progress("layer by layer", samples * len(others)) as advance:
             comparison = with_layers(comparison, inputs.model, others, data, advance, samples)
@@ -318,7 +319,10 @@ def _compare(inputs: Inputs, group: Group, journal: Journal) -> Comparison:
     limits, how = inputs.comparing
     data = inputs.evaluation_data
     checker = EvaluationCheck(inputs.model, data, inputs.calibration_data)
-    how = replace(how, crashes=crashes, wanted=replace(how.wanted, checker=checker))
+    can_stop = inputs.config.evaluation.stop_early and limits == tuple(inputs.config.limits)
+    names = {n: v.name for n, v in enumerate(others, 1) if can_stop and v.name != how.alternative}
+    wanted = replace(how.wanted, checker=checker, contest=Contest(limits, names))
+    how = replace(how, crashes=crashes, wanted=wanted)
     with journal.progress("comparing", len(data)) as advance:
         return compare(reference, others, data, limits, how, advance)
 
