@@ -43,6 +43,7 @@ OF_TIMES = {
     "p99 ms": "{latency.p99_ms:.3f}",
     "speed-up": "{latency.speedup:.2f}",
 }
+OF_STOPPED = {"samples": "{accuracy.samples:,}"}
 OF_DEVICES = {"compute ms": "{latency.compute_p50_ms:.4g}", "energy mJ": "{latency.energy_mj:.4g}"}
 """Figures that a device may report."""
 
@@ -304,11 +305,7 @@ def show(comparison: Comparison, with_times: bool = True) -> None:
     say(*comparison.task.lines)
     columns: Columns = {
         "variant": "{name}",
-        **(
-            {"samples": "{accuracy.samples:,}"}
-            if any(row.stopped for row in comparison.rows)
-            else {}
-        ),
+        **(OF_STOPPED if any(row.stopped for row in comparison.rows) else {}),
         **comparison.columns(),
         **_of_times(comparison, with_times),
         "KiB": lambda row: f"{row.size_bytes / 1024:.0f}",

@@ -223,8 +223,7 @@ class TaskReplay:
     ) -> Iterator[tuple[Batch, list[Rows]]]:
         """Yield each batch, and everybody's rows, the reference's first; a batch of copies is empty."""
         read = self._marked(self.dataset.batches(size))
-        labels = self.dataset.labels
-        for batch in replay(runs[0], runs[1:], read, labels, progress, self.stopped):
+        for batch in replay(runs[0], runs[1:], read, self.dataset.labels, progress, self.stopped):
             if self.checker is not None:
                 self.checker.see(batch)
             self.samples += batch.size
@@ -437,16 +436,6 @@ class _OfVariant:
         }
 
 
-def _take_in(
-    collectors: Iterable[_OfVariant], batch: Batch, rows: Sequence[Rows], own: OwnMetric | None
-) -> dict[int, Figures]:
-    """Let everyone who runs, the reference first, take in a batch; return their figures by place."""
-    figures = {each.place: each.measure(batch, rows, own) for each in collectors}
-    for collector in collectors:
-        collector.add(batch.numbers, figures[0], figures[collector.place])
-    return figures
-
-
 def own_figures(own: OwnMetric | None, outputs: Outputs, labels: Labels | None) -> Figures:
     """Return the figures of an own metric; `InputError` if one has a name of trtcal's."""
     figures = {} if own is None else own(outputs, labels)
@@ -507,10 +496,12 @@ def evaluate(
         for part, rows in replayed.batches(runs, batch, progress):
             if not part.size:
                 continue
-            running = [each for each in collectors if each.place not in replayed.stopped]
-            contest.add(_take_in(running, part, rows, question.own), replayed)
-            stopped = ({place, collectors[place].simulated} for place in contest.stopped)
-            replayed.stopped.update(*stopped)
+            figures = dict[int, Figures]()
+            for each in (each for each in collectors if each.place not in replayed.stopped):
+                figures[each.place] = each.measure(part, rows, question.own)
+                each.add(part.numbers, figures[0], figures[each.place])
+            contest.add(figures, replayed)
+            replayed.stopped.update(*({n, collectors[n].simulated} for n in contest.stopped))
     evaluations = [collector.result() for collector in collectors]
     for place, evaluation in enumerate(evaluations):
         infinite = of_outputs(replayed.not_finite[place], len(dataset))

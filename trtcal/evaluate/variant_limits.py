@@ -140,10 +140,8 @@ class Contest:
     one variant or on slices, or asks for equality. Those in `out` neither stop nor stop others.
     """
 
-    def __init__(
-        self, limits: Sequence[Limit] = (), names: Mapping[int, str] | None = None
-    ) -> None:
-        self.limits, self.running, self.looks = limits, names or {}, 0
+    def __init__(self, limits: Sequence[Limit] = (), of: Iterable[tuple[int, str]] = ()) -> None:
+        self.limits, self.running, self.looks = limits, dict(of), 0
         self.out, self.stopped = set[int](), dict[int, str]()
         self.pairs = defaultdict[tuple[int, int], MeanCollector](MeanCollector)
 
@@ -162,11 +160,10 @@ class Contest:
         is_open = unlimited(replayed.task.kinds, [limit.metric for limit in limits])
         if is_open or any(each.variant or each.at or each.relation == "==" for each in limits):
             return
-        pairs = [*permutations(self.running, 2)]
-        level = sequential_levels(ALPHA / len(pairs), LOOKS)[self.looks - 1]
+        level = sequential_levels(ALPHA / len(self.pairs), LOOKS)[self.looks - 1]
         means = {pair: each.result(replayed.distinct) for pair, each in self.pairs.items()}
         beside = [replace(x, bound=0.0, is_change=True, is_relative=False) for x in limits]
-        for place, other in pairs:
+        for place, other in permutations(self.running, 2):
             broken = [limit for limit in limits if _breaks(limit, means[0, place], level)]
             if broken and all(_breaks(limit, means[other, place], level) for limit in beside):
                 samples = f"{replayed.samples:,} of {len(replayed.dataset):,} samples"

@@ -320,8 +320,8 @@ def _compare(inputs: Inputs, group: Group, journal: Journal) -> Comparison:
     data = inputs.evaluation_data
     checker = EvaluationCheck(inputs.model, data, inputs.calibration_data)
     can_stop = inputs.config.evaluation.stop_early and limits == tuple(inputs.config.limits)
-    names = {n: v.name for n, v in enumerate(others, 1) if can_stop and v.name != how.alternative}
-    wanted = replace(how.wanted, checker=checker, contest=Contest(limits, names))
+    of = ((n, v.name) for n, v in enumerate(others, 1) if can_stop and v.name != how.alternative)
+    wanted = replace(how.wanted, checker=checker, contest=Contest(limits, of))
     how = replace(how, crashes=crashes, wanted=wanted)
     with journal.progress("comparing", len(data)) as advance:
         return compare(reference, others, data, limits, how, advance)
