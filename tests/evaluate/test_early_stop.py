@@ -69,7 +69,6 @@ def lasting(row):
     ("seed", "noise", "limits", "word", "stopped"),
     [
         (0, (0.01, 0.5, 1.0), (), WITH_CARE, {"v2", "v3"}),
-        (1, (0.0, 1.0, 0.0), ("agreement >= -1.0",), WITH_CARE, {"v2"}),
         (2, (1.0, 0.1, 0.3), ("agreement >= -1.0",), DO_NOT, {"v1", "v3"}),
         (4, (0.0, 1.0, 0.5), ("agreement >= 95", "top1_drop <= 3"), WITH_CARE, {"v2", "v3"}),
     ],
@@ -121,7 +120,7 @@ def contested(limits, losses, *, seed=0, of=EVERYONE, kinds=CLASSES, out=(), bro
     return contest.stopped
 
 
-FAR, SEEDS = (0.0, 0.0, 0.5), range(60)
+FAR, SEEDS = (0.0, 0.0, 0.5), range(24)
 
 
 @pytest.mark.parametrize(
@@ -151,9 +150,9 @@ def test_only_who_cannot_win_stops(limits, more, stopped):
 @pytest.mark.parametrize(
     ("losses", "least", "most"),
     [
-        ((0.0, 0.1, 0.1), 0, 3),  # both break the limit, neither is better
-        ((0.0, 0.0, 0.01), 0, 3),  # one is better, neither breaks the limit
-        ((0.0, 0.05, 0.25), 59, 60),
+        ((0.0, 0.1, 0.1), 0, 1),  # both break the limit, neither is better
+        ((0.0, 0.0, 0.01), 0, 1),  # one is better, neither breaks the limit
+        ((0.0, 0.05, 0.25), 23, 24),
     ],
 )
 def test_looking_early_errs_in_no_more_than_5_percent(losses, least, most):

@@ -26,13 +26,13 @@ from trtcal.limits import (
     parse_limits,
 )
 from trtcal.metrics import COVERAGE, FILES, HIGHER, METRICS, OUTPUTS, SQNR, TIMES, metric_of
-from trtcal.stats import ALPHA, LEVEL, Interval, holm_levels, sequential_levels
+from trtcal.stats import ALPHA, LEVEL, Interval, holm_levels, spent
 
 if TYPE_CHECKING:
     from trtcal.evaluate.collectors import TaskReplay
     from trtcal.evaluate.comparison import Comparison, Row
 
-LOOKS = tuple(part / 8 for part in range(1, 9))
+LOOKS, LEAST_SPENT = 8, 1e-12
 Judged = dict[str, tuple[Judgement, ...]]
 """Variant -> its limits."""
 
@@ -136,8 +136,8 @@ class Contest:
 
     One cannot whose whole interval breaks a limit while another is better in all limits, by the whole
     interval of their difference on the same samples. All looks at all pairs together err in no more
-    than 5 % (`sequential_levels`). Nobody stops where a limit is on anything but means over samples, on
-    one variant or on slices, or asks for equality. Those in `out` neither stop nor stop others.
+    than 5 %, of which each look spends a part (`spent`). Nobody stops where a limit is on anything but
+    means over samples, on one variant or on slices, or asks for equality. Who is `out` runs to the end.
     """
 
     def __init__(self, limits: Sequence[Limit] = (), of: Iterable[tuple[int, str]] = ()) -> None:
@@ -149,18 +149,21 @@ class Contest:
         """Take in a batch's figures by place; `stopped` says who cannot win after it, and why."""
         out = {*self.out, *replayed.not_finite, *self.stopped}
         self.running = {n: name for n, name in self.running.items() if n not in out}
+        if len(self.running) < 2:
+            return
         for pair in permutations([0, *self.running], 2):
             self.pairs[pair].add(*(figures[place] for place in pair))
-        before, self.looks = self.looks, len(LOOKS) * replayed.samples // len(replayed.dataset)
-        if before < self.looks < len(LOOKS) and len(self.running) > 1:
+        before, self.looks = self.looks, LOOKS * replayed.samples // len(replayed.dataset)
+        share = ALPHA / len(self.pairs)
+        alpha = spent(share, self.looks / LOOKS) - spent(share, before / LOOKS)
+        if alpha > LEAST_SPENT and self.looks < LOOKS:
             known = self.limits or parse_limits(default_limits(replayed.task.kinds, figures[0]))
-            self._stop(known, replayed)
+            self._stop(known, 1.0 - alpha, replayed)
 
-    def _stop(self, limits: Sequence[Limit], replayed: TaskReplay) -> None:
+    def _stop(self, limits: Sequence[Limit], level: float, replayed: TaskReplay) -> None:
         is_open = unlimited(replayed.task.kinds, [limit.metric for limit in limits])
         if is_open or any(each.variant or each.at or each.relation == "==" for each in limits):
             return
-        level = sequential_levels(ALPHA / len(self.pairs), LOOKS)[self.looks - 1]
         means = {pair: each.result(replayed.distinct) for pair, each in self.pairs.items()}
         beside = [replace(x, bound=0.0, is_change=True, is_relative=False) for x in limits]
         for place, other in permutations(self.running, 2):
