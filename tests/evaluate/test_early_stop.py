@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -83,6 +84,9 @@ def test_the_verdict_is_that_of_all_samples(tmp_path, seed, noise, limits, word,
     for answer in ("word", "variant", "sentence", "limits"):
         assert getattr(judge(made), answer) == getattr(judge(whole), answer)
     assert falls_short(made) == falls_short(whole)
+    best = next(row for row in whole.rows if row.name == judge(whole).variant)
+    rows = (row if row is not best else replace(row, stopped="early") for row in whole.rows)
+    assert judge(replace(whole, rows=(*rows,))).variant != best.name
     for row, other in zip(made.rows, whole.rows, strict=True):
         samples = row.accuracy.samples
         assert row is made.rows[0] or ran[row.name] == samples
@@ -104,7 +108,9 @@ def test_the_verdict_is_that_of_all_samples(tmp_path, seed, noise, limits, word,
     ]
 
 
-def contested(limits, losses, *, seed=0, of=EVERYONE, kinds=CLASSES, out=(), broken=()):
+def contested(
+    limits, losses, *, seed=0, of=EVERYONE, kinds=CLASSES, out=(), broken=(), batch=BATCH
+):
     """Hold a contest of candidates that each lose a share of all decisions, each by its own chance."""
     rng = np.random.default_rng(seed)
     contest = Contest(parse_limits(limits), of)
@@ -112,10 +118,10 @@ def contested(limits, losses, *, seed=0, of=EVERYONE, kinds=CLASSES, out=(), bro
     replayed = SimpleNamespace(
         task=SimpleNamespace(kinds=kinds), dataset=range(COUNT), not_finite=Counter(broken)
     )
-    for replayed.samples in range(BATCH, COUNT + 1, BATCH):
+    for replayed.samples in range(batch, COUNT + 1, batch):
         replayed.distinct = replayed.samples
         running = {place: losses[place] for place in (0, *contest.running)}
-        figures = {n: {"agreement": 1.0 * (rng.random(BATCH) >= x)} for n, x in running.items()}
+        figures = {n: {"agreement": 1.0 * (rng.random(batch) >= x)} for n, x in running.items()}
         contest.add(figures, replayed)
     return contest.stopped
 
@@ -137,6 +143,7 @@ FAR, SEEDS = (0.0, 0.0, 0.5), range(24)
         (["agreement >= -60.0"], {}, set()),
         ([], {"kinds": {**CLASSES, "more": "values"}}, set()),
         ([], {"of": EVERYONE[1:]}, set()),
+        ([], {"batch": COUNT}, set()),
         ([], {"out": [1]}, set()),
         ([], {"out": [2]}, set()),
         ([], {"broken": [1]}, set()),
