@@ -514,6 +514,7 @@ class EvaluationConfig:
     layer_samples: int = key(
         COUNT, 64, "Samples on which the error is followed from tensor to tensor."
     )
+    stop_early: bool = key(FLAG, True, "Whether a variant that cannot win any more is stopped.")
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from trtcal.evaluate.collectors import CollectSettings
 from trtcal.evaluate.comparison import (
     CompareSettings,
     Comparison,
-    agreements,
     compare,
+    notes,
     warnings,
     with_layers,
 )
@@ -160,7 +160,7 @@ def test_a_slice_that_got_worse_is_in_the_warnings(scene, tmp_path):
     printed = "\n".join(warnings(known))
     shows(printed, "tier=\x1b[31mlow", "10 points", "100 samples", "p 0.003")
     assert "simulated" not in printed
-    shows("".join(agreements(known)), "-0.60")
+    shows("".join(notes(known)), "-0.60")
 
 
 def test_a_batch_size_that_cannot_be_had_is_refused(scene):

@@ -43,6 +43,7 @@ OF_TIMES = {
     "p99 ms": "{latency.p99_ms:.3f}",
     "speed-up": "{latency.speedup:.2f}",
 }
+OF_STOPPED = {"samples": "{accuracy.samples:,}"}
 OF_DEVICES = {"compute ms": "{latency.compute_p50_ms:.4g}", "energy mJ": "{latency.energy_mj:.4g}"}
 """Figures that a device may report."""
 
@@ -305,6 +306,7 @@ def show(comparison: Comparison, with_times: bool = True) -> None:
     say(*comparison.task.lines)
     columns: Columns = {
         "variant": "{name}",
+        **(OF_STOPPED if any(row.stopped for row in comparison.rows) else {}),
         **comparison.columns(),
         **_of_times(comparison, with_times),
         "KiB": lambda row: f"{row.size_bytes / 1024:.0f}",
@@ -348,7 +350,7 @@ def _show_outputs(comparison: Comparison) -> None:
 
 
 def _say_warnings(result: Comparison, write: Callable[..., None], with_times: bool) -> None:
-    from trtcal.evaluate.comparison import agreements, warnings
+    from trtcal.evaluate.comparison import notes, warnings
 
-    write(*agreements(result), head="note: ")
+    write(*notes(result), head="note: ")
     write(*warnings(result, with_times), head="warning: ")

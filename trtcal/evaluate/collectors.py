@@ -33,10 +33,11 @@ from trtcal.evaluate.latency import GLANCED
 from trtcal.evaluate.mean_precision import PrecisionCollector
 from trtcal.evaluate.metrics import OwnMetric, load_metric
 from trtcal.evaluate.outputs import Figures, UnsampledError
-from trtcal.evaluate.overflow import find_overflow, joined, of_outputs
+from trtcal.evaluate.overflow import find_overflow, joined, judge_findings, of_outputs
 from trtcal.evaluate.per_sample import Labels, NotFiniteError, Values, class_labels
 from trtcal.evaluate.replay import Batch, Kept, Outputs, Run, replay, runner
 from trtcal.evaluate.tasks import PRECISIONS, Rows, Task, TaskReader, check_limits
+from trtcal.evaluate.variant_limits import Contest
 from trtcal.evaluate.variants import Variant
 from trtcal.metrics import METRICS, OF_OUTPUTS, SQNR, WORST, check_known, finding_kinds
 from trtcal.model import Model
@@ -205,7 +206,8 @@ class TaskReplay:
     What is of the reference alone, or of all samples together, is collected here: the contrast of its
     outputs, the figures of constant answers, and the boxes of the last `judged` models where labels are
     annotations. `checker` sees the reference's outputs. `not_finite` counts the samples of each variant
-    (from 1 on) that give NaN or infinity; `times_ms` are those of the first batches that are whole.
+    (from 1 on) that give NaN or infinity; those `stopped` are not run any more. `times_ms` are those of
+    the first batches that are whole.
     """
 
     def __init__(
@@ -216,14 +218,15 @@ class TaskReplay:
         self.constant = ConstantAnswers(task.labelled, dataset.labels)
         self.known, self.is_new = set[bytes](), np.zeros(0, bool)
         self.samples, self.distinct = 0, 0
-        self.not_finite, self.times_ms = Counter[int](), list[Sequence[float]]()
+        self.not_finite, self.stopped = Counter[int](), set[int | None]()
+        self.times_ms = list[Sequence[float]]()
 
     def batches(
         self, runs: Sequence[Run], size: int, progress: Callable[[int], None]
     ) -> Iterator[tuple[Batch, list[Rows]]]:
         """Yield each batch, and everybody's rows, the reference's first; a batch of copies is empty."""
         read = self._marked(self.dataset.batches(size))
-        for batch in replay(runs[0], runs[1:], read, self.dataset.labels, progress):
+        for batch in replay(runs[0], runs[1:], read, self.dataset.labels, progress, self.stopped):
             if self.checker is not None:
                 self.checker.see(batch)
             self.samples += batch.size
@@ -365,7 +368,8 @@ class CollectSettings:
     """What to collect: by slices, by the user's own metric, in float simulation, of which task.
 
     `task` and `outputs` are the user's, else they are read from the reference's outputs. `checker`
-    checks the data, `kept` has the reference's outputs from an evaluation before.
+    checks the data, `kept` has the reference's outputs from an evaluation before. Who can't win
+    `contest` any more is not run to the end.
     """
 
     attributes: tuple[Attribute, ...] = ()
@@ -375,6 +379,7 @@ class CollectSettings:
     outputs: tuple[str, ...] = ()
     checker: DataChecker | None = None
     kept: Kept | None = None
+    contest: Contest = field(default_factory=Contest)
 
     def keeping(self, reference: Run) -> Run:
         """Return what runs the reference, or reads what is kept but for the batches that are timed."""
@@ -496,19 +501,24 @@ def evaluate(
         meters = (AccuracyMeter(task), AccuracyMeter(task), AccuracyMeter(task))
         worst = Worst(dataset.files)
         collectors.append(_OfVariant(place, simulated, accumulators, worst, meters))
-    replayed = TaskReplay(task, dataset, len(everyone), question.checker)
+    replayed, contest = TaskReplay(task, dataset, len(everyone), question.checker), question.contest
+    overflow = [find_overflow(variant.narrow_model, dataset, batch) for variant in everyone]
+    contest.out |= {n for n, f in enumerate(overflow) if replayed.precision or judge_findings(f)}
     with naming(everyone[0]):
         for part, rows in replayed.batches(runs, batch, progress):
             if not part.size:
                 continue
-            figures = [collector.measure(part, rows, question.own) for collector in collectors]
-            for collector, each in zip(collectors, figures, strict=True):
-                collector.add(part.numbers, figures[0], each)
+            figures = dict[int, Figures]()
+            for each in (each for each in collectors if each.place not in replayed.stopped):
+                figures[each.place] = each.measure(part, rows, question.own)
+                each.add(part.numbers, figures[0], figures[each.place])
+            contest.add(figures, replayed)
+            replayed.stopped.update(*({n, collectors[n].simulated} for n in contest.stopped))
     evaluations = [collector.result() for collector in collectors]
     for place, evaluation in enumerate(evaluations):
-        overflow = find_overflow(everyone[place].narrow_model, dataset, batch)
         infinite = of_outputs(replayed.not_finite[place], len(dataset))
-        evaluation["findings"] = joined(overflow, infinite)
+        evaluation["findings"] = joined(overflow[place], infinite)
+        evaluation["stopped"] = contest.stopped.get(place, "")
         if replayed.precision is not None:
             evaluation["means"] |= replayed.precision.means(place)
     return evaluations, replayed

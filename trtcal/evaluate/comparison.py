@@ -61,7 +61,7 @@ class Row:
     which layers with Q/DQ this CPU computes in float for their form,
     `shared_samples` how many of the samples are calibration samples. `is_alternative` is what stands
     beside the others and is no candidate, as FP16 beside INT8. `findings` say what float16 is too small
-    for in it, `times` are those on the targets.
+    for in it, `times` are those on the targets. `stopped` says that it was stopped early and why.
     """
 
     name: str
@@ -83,6 +83,7 @@ class Row:
     is_alternative: bool = False
     findings: tuple[Finding, ...] = ()
     times: tuple[TargetTime, ...] = ()
+    stopped: str = ""
 
     def figure(self, metric: Metric) -> float | None:
         """Return a figure of the outputs in the metric's unit, None where the variant has none."""
@@ -100,7 +101,7 @@ class Row:
         """Return the JSON form of what does not rest on times."""
         fields = dataclasses.asdict(self)
         coverage = {"coverage": self.coverage and self.coverage.to_document()}
-        left_out = MEASURED if self.findings else (*MEASURED, "findings")
+        left_out = {*MEASURED, *(name for name in ("findings", "stopped") if not fields[name])}
         return {k: value for k, value in (fields | coverage).items() if k not in left_out}
 
     def measured(self) -> dict[str, Any]:
@@ -435,8 +436,9 @@ def _of_latency(comparison: Comparison) -> Iterator[str]:
         yield f"latency of {names} was disturbed: {disturbed[0][1][0]}"
 
 
-def agreements(comparison: Comparison) -> Iterator[str]:
-    """Yield a sentence for each variant that differs from its simulation by what may be chance."""
+def notes(comparison: Comparison) -> Iterator[str]:
+    """Yield who was stopped early, and who differs from its simulation by what may be chance."""
+    yield from (f"{row.name}: {row.stopped}" for row in comparison.rows if row.stopped)
     for row in comparison.rows:
         if row.simulation is not None and row.simulation.differs and row.simulation.may_be_chance:
             gap = _gap(row.simulation, row.accuracy.samples)

@@ -9,8 +9,9 @@ own.
 from __future__ import annotations
 
 import itertools
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -115,18 +116,21 @@ def replay(
     batches: Iterable[Feeds],
     labels: Labels | None = None,
     progress: Callable[[int], None] = lambda done: None,
+    stopped: Collection[int | None] = (),
 ) -> Iterator[Batch]:
     """Yield each batch with everybody's outputs; `labels` are those of all samples.
 
     `progress` gets the number of samples of each batch. Where the data have states of a sequence, each
-    variant is fed its own back.
+    variant is fed its own back. In place of variants `stopped`, from 1 on, the reference answers.
     """
-    start, first, variants = 0, None, [OwnStates(run) for run in variants]
+    start, first = 0, None
+    runs: list[Run] = [reference, *map(OwnStates, variants)]
     for feeds in batches:
         size = max((len(array) for array in feeds.values()), default=1)
         mine = None if labels is None else labels[start : start + size]
-        timed = [_timed(run, feeds) for run in (reference, *variants)]
-        (expected, *outputs), times = zip(*timed, strict=True)
+        timed = [_timed(run if n not in stopped else None, feeds) for n, run in enumerate(runs)]
+        (expected, *answers), times = zip(*timed, strict=True)
+        outputs = [answer or expected for answer in answers]
         numbers = np.arange(start, start := start + size)
         shapes = [array.shape for array in feeds.values()]
         is_plain = shapes == (first := first or shapes) and not isinstance(feeds, CarriedFeeds)
@@ -136,7 +140,9 @@ def replay(
         yield batch
 
 
-def _timed(run: Run, feeds: Feeds) -> tuple[Outputs, float]:
+def _timed(run: Run | None, feeds: Feeds) -> tuple[Outputs, float]:
+    if run is None:
+        return {}, math.nan
     started = time.perf_counter()
     return run(feeds), 1e3 * (time.perf_counter() - started)
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import permutations
 from typing import TYPE_CHECKING
 
 from trtcal.errors import InputError
-from trtcal.evaluate.accuracy import doubted, of_ratio, sqnr_interval
+from trtcal.evaluate.accuracy import Mean, MeanCollector, doubted, of_ratio, sqnr_interval
+from trtcal.evaluate.outputs import Figures
 from trtcal.evaluate.overflow import judge_findings
 from trtcal.evaluate.target_times import TargetTime, of_latency, speed_of
 from trtcal.evaluate.tasks import SUGGESTED, as_suggestions, default_limits, unlimited
@@ -22,11 +26,13 @@ from trtcal.limits import (
     parse_limits,
 )
 from trtcal.metrics import COVERAGE, FILES, HIGHER, METRICS, OUTPUTS, SQNR, TIMES, metric_of
-from trtcal.stats import LEVEL, Interval, holm_levels
+from trtcal.stats import ALPHA, LEVEL, Interval, holm_levels, spent
 
 if TYPE_CHECKING:
+    from trtcal.evaluate.collectors import TaskReplay
     from trtcal.evaluate.comparison import Comparison, Row
 
+LOOKS, LEAST_SPENT = 8, 1e-12
 Judged = dict[str, tuple[Judgement, ...]]
 """Variant -> its limits."""
 
@@ -123,6 +129,55 @@ def _check_variants(limits: Iterable[Limit], names: Sequence[str]) -> None:
         if limit.variant is not None and limit.variant not in names:
             hint = f"the compared variants are: {', '.join(names)}"
             raise InputError(f"the limit {limit} names a variant that is not compared", hint)
+
+
+class Contest:
+    """Which of the candidates, `running` by their places beside the reference at 0, can still win.
+
+    One cannot whose whole interval breaks a limit while another is better in all limits, by the whole
+    interval of their difference on the same samples. All looks at all pairs together err in no more
+    than 5 %, of which each look spends a part (`spent`). Nobody stops where a limit is on anything but
+    means over samples, on one variant or on slices, or asks for equality. Who is `out` runs to the end.
+    """
+
+    def __init__(self, limits: Sequence[Limit] = (), of: Iterable[tuple[int, str]] = ()) -> None:
+        self.limits, self.running, self.looks = limits, dict(of), 0
+        self.out, self.stopped = set[int](), dict[int, str]()
+        self.pairs = defaultdict[tuple[int, int], MeanCollector](MeanCollector)
+
+    def add(self, figures: Mapping[int, Figures], replayed: TaskReplay) -> None:
+        """Take in a batch's figures by place; `stopped` says who cannot win after it, and why."""
+        out = {*self.out, *replayed.not_finite, *self.stopped}
+        self.running = {n: name for n, name in self.running.items() if n not in out}
+        if len(self.running) < 2:
+            return
+        for pair in permutations([0, *self.running], 2):
+            self.pairs[pair].add(*(figures[place] for place in pair))
+        before, self.looks = self.looks, LOOKS * replayed.samples // len(replayed.dataset)
+        share = ALPHA / len(self.pairs)
+        alpha = spent(share, self.looks / LOOKS) - spent(share, before / LOOKS)
+        if alpha > LEAST_SPENT and self.looks < LOOKS:
+            known = self.limits or parse_limits(default_limits(replayed.task.kinds, figures[0]))
+            self._stop(known, 1.0 - alpha, replayed)
+
+    def _stop(self, limits: Sequence[Limit], level: float, replayed: TaskReplay) -> None:
+        is_open = unlimited(replayed.task.kinds, [limit.metric for limit in limits])
+        if is_open or any(each.variant or each.at or each.relation == "==" for each in limits):
+            return
+        means = {pair: each.result(replayed.distinct) for pair, each in self.pairs.items()}
+        beside = [replace(x, bound=0.0, is_change=True, is_relative=False) for x in limits]
+        for place, other in permutations(self.running, 2):
+            broken = [limit for limit in limits if _breaks(limit, means[0, place], level)]
+            if broken and all(_breaks(limit, means[other, place], level) for limit in beside):
+                samples = f"{replayed.samples:,} of {len(replayed.dataset):,} samples"
+                why = f"it breaks {broken[0]}, and {self.running[other]} loses less"
+                self.stopped[place] = f"stopped after {samples}: {why}"
+
+
+def _breaks(limit: Limit, means: Mapping[str, Mean], level: float) -> bool:
+    mean = means.get(limit.about.drop_of or limit.metric)
+    ends = mean.held(limit, level) if mean else None
+    return ends is not None and limit.state(ends.low, ends.high) == BROKEN
 
 
 def judge_row(

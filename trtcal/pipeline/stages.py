@@ -25,7 +25,7 @@ from trtcal.evaluate.comparison import Comparison, compare, with_layers
 from trtcal.evaluate.overflow import tensor_peaks
 from trtcal.evaluate.per_sample import class_labels
 from trtcal.evaluate.target_times import TargetTime, estimate_model, sizes_of
-from trtcal.evaluate.variant_limits import falls_short
+from trtcal.evaluate.variant_limits import Contest, falls_short
 from trtcal.evaluate.variants import has_qdq
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document
@@ -309,7 +309,10 @@ def compare_all(
 def _compare(inputs: Inputs, group: Group, journal: Journal) -> Comparison:
     reference, others, crashes = group
     (limits, how), data = inputs.comparing, inputs.evaluation_data
-    how = replace(how, crashes=crashes)
+    can_stop = inputs.config.evaluation.stop_early and limits == tuple(inputs.config.limits)
+    of = ((n, v.name) for n, v in enumerate(others, 1) if can_stop and v.name != how.alternative)
+    wanted = replace(how.wanted, contest=Contest(limits, of))
+    how = replace(how, crashes=crashes, wanted=wanted)
     with journal.progress("comparing", len(data)) as advance:
         return compare(reference, others, data, limits, how, advance)
 
@@ -334,7 +337,8 @@ def compare_tensors(
     """Compare all variants with the model tensor by tensor, in one pass."""
     if COMPARISON in journal.done:
         return comparison
-    data, names = inputs.evaluation_data, {row.name for row in comparison.rows}
+    data = inputs.evaluation_data
+    names = {row.name for row in comparison.rows if not row.stopped}
     quantized = {each.name: uniquely_named(each) for each in models if has_qdq(each)}
     quantized = {name: quantized[name] for name in quantized if name in names}
     samples = min(inputs.config.evaluation.layer_samples, len(data))

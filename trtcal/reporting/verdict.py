@@ -139,7 +139,7 @@ def judge(
     looks wrong in the calibration data, and `tails` which of their samples reach farthest.
     """
     broken = breaches or {}
-    rows = comparison.candidates
+    rows = [row for row in comparison.candidates if not row.stopped]
     limits = judge_variants(comparison) if rows else {}
     judged = [_Judged(row, limits[row.name], tuple(broken.get(row.model, ()))) for row in rows]
     crashes = [f"{crash['variant']} does not run: {crash['why']}." for crash in comparison.crashes]

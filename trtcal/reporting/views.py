@@ -296,7 +296,7 @@ def chart(rows: Sequence[View], agreement: str = AGREEMENTS["classes"], here: bo
     is_here = here and not target and not any(row["latency"].get("on") for row in rows)
     times = [{time["target"]: time for time in row["times"]}.get(target) for row in rows]
     known = [(row, time) for row, time in zip(rows, times, strict=True) if time or is_here]
-    points = [_point(row, rows[0], key, time) for row, time in known]
+    points = [_point(row, key, time) for row, time in known]
     missing = [point.name for point in points if point.accuracy is None and not point.is_reference]
     shown = (points, measure, unit)
     across = _across([time for _, time in known if time])
@@ -357,7 +357,7 @@ def target_of(rows: Sequence[View]) -> str | None:
     return None
 
 
-def _point(row: View, reference: View, key: str, time: View | None) -> Point:
+def _point(row: View, key: str, time: View | None) -> Point:
     ms, (low, high) = row["latency"]["p50_ms"], row["latency"]["p50_interval_ms"]
     evidence = "p50"
     if time:
@@ -369,16 +369,17 @@ def _point(row: View, reference: View, key: str, time: View | None) -> Point:
         ms,
         (low, high),
         row["accuracy"][key],
-        None if row["is_reference"] else _accuracy_interval(row, reference, key),
+        None if row["is_reference"] else _accuracy_interval(row, key),
         row["is_reference"],
         evidence,
     )
 
 
-def _accuracy_interval(row: View, reference: View, key: str) -> tuple[float, float] | None:
+def _accuracy_interval(row: View, key: str) -> tuple[float, float] | None:
     accuracy = row["accuracy"]
     if key == "top1" and accuracy["top1_drop_interval"]:
-        ends = [reference["accuracy"]["top1"] - drop for drop in accuracy["top1_drop_interval"]]
+        base = accuracy["top1"] + accuracy["top1_drop"]  # of the samples that it saw
+        ends = [base - drop for drop in accuracy["top1_drop_interval"]]
     elif key == "agreement":
         alike = _agreeing(row)
         ends = [100.0 * alike.high, 100.0 * alike.low]

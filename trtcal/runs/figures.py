@@ -28,7 +28,8 @@ def _of_rows(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
     for row in report["comparison"]["rows"]:
         name, measured = row["name"], report["measured"]["variants"][row["name"]]
         for metric in METRICS.values():
-            value = figure_of(row, metric) if metric.of == OUTPUTS else None
+            is_of_all = metric.of == OUTPUTS and "stopped" not in row
+            value = figure_of(row, metric) if is_of_all else None
             if value is not None and metric.is_recorded:
                 yield (name, metric.name), value
         yield from _of_times(name, measured)
