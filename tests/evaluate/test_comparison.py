@@ -1,4 +1,5 @@
 import dataclasses
+import math
 
 import pytest
 
@@ -15,6 +16,7 @@ from trtcal.data.slices import read_attributes
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError
 from trtcal.evaluate import comparison as comparing
+from trtcal.evaluate import latency
 from trtcal.evaluate import replay as replaying
 from trtcal.evaluate.collectors import CollectSettings
 from trtcal.evaluate.comparison import (
@@ -215,12 +217,13 @@ def test_a_later_comparison_has_the_references_outputs_and_checks_no_data(scene,
     assert (second.task, second.issues) == (first.task, first.issues)
 
 
-def test_rough_times_are_those_of_the_replay_where_it_has_enough_batches(scene, counted):
+def test_rough_times_are_those_of_the_replay_where_it_has_enough(scene, counted, monkeypatch):
     path, variant, data = scene
     reference, int8 = open_variant(path), open_variant(variant)
-    rough = compare(reference, [int8], data, (), CompareSettings(1))
-    assert (counted["timed"], rough.is_rough) == ([], True)
-    assert [row.latency.runs for row in rough.rows] == [GLANCE, GLANCE]
-    rough = compare(reference, [int8], data, (), CompareSettings(len(data)))
-    assert len(counted["timed"]) == 2 * (1 + GLANCE)  # one warms up
-    assert rough.is_rough
+    cases = ((1, 0.0, 0), (1, math.inf, 1 + GLANCE), (len(data), 0.0, 1 + GLANCE))  # one warms up
+    for batch, least_ms, runs in cases:
+        monkeypatch.setattr(latency, "GLANCE_MS", least_ms)
+        counted["timed"].clear()
+        rough = compare(reference, [int8], data, (), CompareSettings(batch))
+        assert (len(counted["timed"]), rough.is_rough) == (2 * runs, True)
+        assert [row.latency.runs for row in rough.rows] == [GLANCE, GLANCE]

@@ -28,6 +28,7 @@ RUNS_AT_A_SIZE = 24
 ROUNDS = 60  # runs of each, where somebody asks for times
 GLANCE = 6  # where nobody does, at most
 GLANCED = GLANCE + 1  # batches of a replay whose times are kept: the first warms up
+GLANCE_MS = 1000.0  # below which runs of their own, on one core and in turns, cost nearly nothing
 MAX_WARM_UP = 50  # runs of each
 WINDOW = 5  # runs whose median is held against that of the runs before
 STEADY = 0.02  # relative change of that median that counts as settled
@@ -251,10 +252,11 @@ def _roughly(blocks: Sequence[Blocks], batch: int) -> list[Latency]:
 def glance(times_ms: Sequence[Sequence[float]], batch: int) -> list[Latency]:
     """Return a rough measure from a replay: a row of everyone's times for each of its first batches.
 
-    The first batch warms up; rows may be empty, and nothing comes of fewer than three others.
+    The first batch warms up; rows may be empty. Nothing comes of fewer than three others, or of less
+    than a second in all.
     """
     known = [row for row in times_ms[1:] if len(row) and np.isfinite(row).all()]
-    if len(known) < GLANCE // 2:
+    if len(known) < GLANCE // 2 or np.sum(known) < GLANCE_MS:
         return []
     return _roughly(_against_first(np.array(known)[:, :, None], 1, is_pinned=True), batch)
 
