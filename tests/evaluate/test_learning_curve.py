@@ -12,6 +12,7 @@ from trtcal.calibration import ObserveOptions, calibrate, observe
 from trtcal.data import open_dataset, part
 from trtcal.errors import InputError
 from trtcal.evaluate.learning_curve import _excess, curve_of, learning_curve
+from trtcal.evaluate.metrics import total
 from trtcal.evaluate.replay import silent
 from trtcal.evaluate.search.plan_loss import Reference
 from trtcal.model import load_model
@@ -95,7 +96,7 @@ def test_a_loss_is_that_of_the_ranges_of_these_very_samples(scene):
         histogram.merge(observations[1].histograms[name])
     ranges = replace(calibrate(observations[0], "minmax"), dataset=dataset.identity)
     with Reference(model, dataset, 24, 72) as reference:
-        loss = reference.measure(quantize(model, ranges).proto)
+        loss = total(reference.rows(quantize(model, ranges).proto))
     assert curve.measure == "noise"
     assert curve.points[1].losses[1] == pytest.approx(loss.noise, rel=1e-6)
 
