@@ -139,7 +139,8 @@ class TensorRTRTX(Backend):
 
 @cache
 def _capabilities() -> tuple[str, ...]:
-    names = import_module("tensorrt_rtx").ComputeCapability.__members__
+    trt = import_module("tensorrt_rtx")
+    names = trt.ComputeCapability.__members__
     return tuple(name.lower() for name in names if name.startswith("SM"))
 
 
