@@ -452,10 +452,8 @@ def own_figures(own: OwnMetric | None, outputs: Outputs, labels: Labels | None) 
     figures = {} if own is None else own(outputs, labels)
     taken = sorted({*figures} & {*METRICS, *finding_kinds(), "signal", "error"})
     if own is not None and taken:
-        raise InputError(
-            f"{own.path}: {taken[0]!r} is the name of a figure of trtcal",
-            "choose another name for your figure",
-        )
+        hint = "choose another name for your figure"
+        raise InputError(f"{own.path}: {taken[0]!r} is the name of a figure of trtcal", hint)
     return figures
 
 

@@ -363,10 +363,8 @@ def check_sizes(reference: Variant, dataset: Dataset, sizes: Sequence[int]) -> N
                 "export it with a dynamic first axis",
             )
         if size > len(dataset):
-            raise InputError(
-                f"batches of {size} cannot be measured with {len(dataset)} samples",
-                "give more data, or a smaller --batch",
-            )
+            what = f"batches of {size} cannot be measured with {len(dataset)} samples"
+            raise InputError(what, "give more data, or a smaller --batch")
 
 
 def with_layers(

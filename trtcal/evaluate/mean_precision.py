@@ -279,8 +279,7 @@ def _pycocotools() -> tuple[Any, Any]:
             from pycocotools.coco import COCO
             from pycocotools.cocoeval import COCOeval
     except ImportError as error:
-        raise BackendError(
-            f"mAP needs pycocotools, which is not installed: {error}",
-            "install it with pip install 'trtcal[detection]', or leave --labels out",
-        ) from error
+        what = f"mAP needs pycocotools, which is not installed: {error}"
+        hint = "install it with pip install 'trtcal[detection]', or leave --labels out"
+        raise BackendError(what, hint) from error
     return COCO, COCOeval

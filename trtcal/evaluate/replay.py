@@ -324,10 +324,8 @@ def carry(model: Model, dataset: Dataset, states: Mapping[str, str]) -> Dataset:
     known = [spec.name for spec in model.outputs]
     for name in states:
         if name not in known:
-            raise InputError(
-                f"[data.states] names {name!r}, which is not an output of the model",
-                f"its outputs are: {', '.join(known)}",
-            )
+            what = f"[data.states] names {name!r}, which is not an output of the model"
+            raise InputError(what, f"its outputs are: {', '.join(known)}")
     starts = getattr(dataset, "starts", frozenset({0}))
     carried = _run_through(model, dataset, states, starts)
     spans, about = ((0, len(dataset)),), (model.fingerprint, states, carried, starts)
