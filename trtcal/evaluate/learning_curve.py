@@ -165,10 +165,7 @@ def curve_of(
         for size, series in rows.items()
     }
     last = losses[max(losses)]
-    points = [
-        Point(size, tuple(values.mean(1).tolist()), _excess(values, last))
-        for size, values in losses.items()
-    ]
+    points = [Point(n, tuple(x.mean(1).tolist()), _excess(x, last)) for n, x in losses.items()]
 
     def enough(end: str) -> int | None:
         """Return the size from which on an end of the intervals is within the tolerance."""

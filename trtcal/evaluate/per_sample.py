@@ -51,10 +51,8 @@ def by_class(reference: Array, variant: Array, labels: Labels | None = None) -> 
     labels = class_labels(labels)
     if expected is None or actual is None:
         return {}
-    figures = {
-        "agreement": np.equal(actual.argmax(1), expected.argmax(1)).astype(np.float64),
-        "kl": divergence(expected, actual),
-    }
+    alike = np.equal(actual.argmax(1), expected.argmax(1)).astype(np.float64)
+    figures = {"agreement": alike, "kl": divergence(expected, actual)}
     if labels is not None:
         if len(labels) != len(actual):
             what = f"{len(labels)} labels for {len(actual)} rows of the first output"

@@ -316,11 +316,9 @@ def carry(model: Model, dataset: Dataset, states: Mapping[str, str]) -> Dataset:
     if not states:
         return dataset
     if (dataset.batch or 1) > 1:
-        raise InputError(
-            f"[data.states] carries a state from sample to sample, and the batch of model {model.path} "
-            f"is fixed at {dataset.batch}",
-            "export the model with a batch of 1, or a dynamic one",
-        )
+        what = "[data.states] carries a state from sample to sample"
+        what += f", and the batch of model {model.path} is fixed at {dataset.batch}"
+        raise InputError(what, "export the model with a batch of 1, or a dynamic one")
     known = [spec.name for spec in model.outputs]
     for name in states:
         if name not in known:
@@ -351,9 +349,8 @@ def _run_through(
 def fed_back(output: str, array: Array, before: Array) -> Array:
     """Return an output in the form of the input that it becomes, whose last value was `before`."""
     if array.size != before.size or array.dtype != before.dtype:
-        raise InputError(
-            f"output {output!r} is {array.dtype}{list(array.shape)}, and cannot be fed back to an "
-            f"input that is {before.dtype}{list(before.shape)}",
-            "give in [data.states] the output with the next state, and the input that takes it",
-        )
+        form, needed = (f"{each.dtype}{list(each.shape)}" for each in (array, before))
+        what = f"output {output!r} is {form}, and cannot be fed back to an input that is {needed}"
+        hint = "give in [data.states] the output with the next state, and the input that takes it"
+        raise InputError(what, hint)
     return array.reshape(before.shape)
