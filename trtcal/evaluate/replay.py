@@ -177,7 +177,7 @@ class Kept:
     """A model's outputs for the batches of a replay, for later replays of the same batches.
 
     They stay in memory up to `room` bytes and in temporary files up to `most`; for the other batches
-    the model runs again.
+    the model runs again. Once the disk is full nothing is kept any more.
     """
 
     def __init__(self, room: int = 1 << 26, most: int = 1 << 30) -> None:
@@ -200,8 +200,12 @@ class Kept:
         has_text = any(array.dtype.hasobject for array in outputs.values())
         if number in self.known or has_text or size > self.left:
             return
-        with suppress(OSError):  # the disk is full
+        try:
             self.spill.keep("expected", number, outputs)
+        except OSError:  # the disk is full: whatever else is written needs it more
+            self.left, self.known = -1, set()
+            self.spill.close()
+        else:
             self.left -= size
             self.known.add(number)
 
