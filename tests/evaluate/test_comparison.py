@@ -11,6 +11,7 @@ from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.backends.sessions import run_session
+from trtcal.check import evaluation_data
 from trtcal.check.evaluation_data import EvaluationCheck
 from trtcal.data.slices import read_attributes
 from trtcal.documents import seal, write_document
@@ -199,8 +200,12 @@ def counted(monkeypatch):
     return runs
 
 
-def test_a_later_comparison_has_the_references_outputs_and_checks_no_data(scene, counted):
+def test_a_later_comparison_has_the_references_outputs_and_checks_no_data(
+    scene, counted, monkeypatch
+):
     path, variant, data = scene
+    checks, take = [], evaluation_data.take_samples
+    monkeypatch.setattr(evaluation_data, "take_samples", lambda *of: checks.append(of) or take(*of))
     reference, kept = open_variant(path), Kept()
     checker = EvaluationCheck(load_model(path), data)
     settings = CompareSettings(
@@ -214,7 +219,7 @@ def test_a_later_comparison_has_the_references_outputs_and_checks_no_data(scene,
         assert before == 1 + {"a": len(data), "b": GLANCED}[name]  # the first shows the task
     first, second = pair
     assert dataclasses.replace(second.rows[1], name="a").lasting() == first.rows[1].lasting()
-    assert (second.task, second.issues) == (first.task, first.issues)
+    assert (second.task, second.issues, len(checks)) == (first.task, first.issues, 1)
 
 
 def test_rough_times_are_those_of_the_replay_where_it_has_enough(scene, counted, monkeypatch):

@@ -12,14 +12,18 @@ from tests.fixtures.commands import SAMPLES, shows, succeed
 from tests.fixtures.networks import linear_classifier
 from tests.fixtures.schema import schema_errors
 from tests.fixtures.slow import SLOW
+from trtcal.config import read_config
 from trtcal.data import Subset, open_dataset
 from trtcal.documents import read_json
 from trtcal.evaluate.collectors import CollectSettings
 from trtcal.evaluate.comparison import CompareSettings, Comparison, compare, notes
+from trtcal.evaluate.replay import silent
 from trtcal.evaluate.variant_limits import Contest, falls_short
 from trtcal.evaluate.variants import Variant, open_variant
 from trtcal.limits import DO_NOT, WITH_CARE, parse_limits
 from trtcal.model import load_model
+from trtcal.pipeline import stages
+from trtcal.pipeline.inputs import FP16_VARIANT, open_inputs
 from trtcal.reporting.verdict import judge
 from trtcal.runs.figures import figures_of_run
 
@@ -182,6 +186,27 @@ layer_samples = 4
 [build]
 targets = ["cpu"]
 """
+
+
+@pytest.mark.parametrize(
+    ("more", "running"),
+    [
+        ("", {1: "int8-minmax", 3: "mixed"}),
+        ("stop_early = false", {}),
+        ('limits = ["agreement >= -1.0"]', {1: "int8-minmax", 3: "mixed"}),
+        ('limits = ["agreement >= -1.0", "data_issues == 0"]', {}),
+    ],
+)
+def test_a_run_stops_its_candidates_where_it_may(tmp_path, monkeypatch, more, running):
+    before, after = (more, "") if more.startswith("limits") else ("", more)
+    text = CONFIG.replace("[build]", f"{after}\n[build]").replace('["cpu"]', '["cpu", "sm89"]')
+    (tmp_path / "trtcal.toml").write_text(f"{before}\n{text}")
+    calls = []
+    monkeypatch.setattr(stages, "compare", lambda *arguments: calls.append(arguments))
+    others = [SimpleNamespace(name=name) for name in ("int8-minmax", FP16_VARIANT, "mixed")]
+    inputs = open_inputs(read_config(tmp_path / "trtcal.toml"))
+    stages._compare(inputs, (None, others, ()), SimpleNamespace(progress=silent))
+    assert calls[0][4].wanted.contest.running == running
 
 
 @SLOW

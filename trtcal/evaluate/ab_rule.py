@@ -334,10 +334,9 @@ def _judge(limit: Limit, data: _Data) -> list[Judgement]:
         reason = "it is a figure of B alone: give the bound without a sign"
         return [Judgement(limit, "", None, reason)]
     if limit.in_slices:
+        why = "none of its samples were evaluated yet"
         return [
-            _held(limit, data, name, where)
-            if where.any()
-            else Judgement(limit, name, None, "none of its samples were evaluated yet")
+            _held(limit, data, name, where) if where.any() else Judgement(limit, name, None, why)
             for name, where in data.slices.items()
         ]
     if limit.about.of != TIMES:
@@ -375,15 +374,10 @@ def decide(rule: Rule, answers: Answers, warnings: Sequence[str] = ()) -> Verdic
     So do issues of the data; with one that is an error nothing is decided.
     """
     judgements, error = answers.judgements, DataIssue.error_of(answers.issues)
-    warnings = (
-        *(answer.warning for answer in answers.comparisons if answer.warning),
-        *(
-            f"slice {name} has fewer than {LEAST_SLICE} samples, so no limit was judged on it"
-            for name in answers.untested
-        ),
-        *warnings,
-        *map(str, answers.issues),
-    )
+    few = f"has fewer than {LEAST_SLICE} samples, so no limit was judged on it"
+    untested = (f"slice {name} {few}" for name in answers.untested)
+    own = (answer.warning for answer in answers.comparisons if answer.warning)
+    warnings = (*own, *untested, *warnings, *map(str, answers.issues))
     if rule.without and not rule.suggested:
         warnings = (*warnings, no_limit_on(rule.without))
     verdict = Verdict(INCONCLUSIVE, "", rule, answers.comparisons, judgements, warnings)

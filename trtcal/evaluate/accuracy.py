@@ -258,10 +258,8 @@ def sqnr_interval(noise: Moments, level: float) -> Interval:
         return Interval(math.inf, math.inf, math.inf)
     reach = 4 * math.sqrt(noise.variance) if math.isfinite(noise.mean) else math.inf
     ratio = noise.interval(level, reach)
-    value, high, low = (
-        math.inf if end <= 0 else -10 * math.log10(end)
-        for end in (ratio.value, ratio.low, ratio.high)
-    )
+    ends = (ratio.value, ratio.low, ratio.high)
+    value, high, low = (math.inf if end <= 0 else -10 * math.log10(end) for end in ends)
     return Interval(value, low, high)
 
 
@@ -403,10 +401,7 @@ class AccuracyMeter:
 
     def by_output(self) -> tuple[OutputFigures, ...]:
         """Return the figures so far of each output."""
-        return tuple(
-            self.outputs[output.name].result(output.name, output.kind)
-            for output in self.task.outputs
-        )
+        return tuple(self.outputs[it.name].result(it.name, it.kind) for it in self.task.outputs)
 
     def result(self) -> Accuracy:
         """Return the figures so far."""

@@ -95,9 +95,9 @@ class SpillCache:
         if (arrays := self.held.get((kind, number))) is not None:
             return arrays
         with self._path(kind, number).open("rb") as file:
+            forms = self.forms[kind, number].items()
             return {
-                name: np.fromfile(file, dtype, int(np.prod(shape))).reshape(shape)
-                for name, (dtype, shape) in self.forms[kind, number].items()
+                n: np.fromfile(file, t, math.prod(form)).reshape(form) for n, (t, form) in forms
             }
 
     def _path(self, kind: str, number: int) -> Path:

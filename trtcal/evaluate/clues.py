@@ -181,12 +181,8 @@ CLUES = sorted((from_fields(Clue, row) for row in TABLE["clue"]), key=lambda c: 
 WIDTHS: Mapping[str, Sequence[int]] = TABLE["widths"]
 PARTS = re.compile(r"[\W_]+|(?<=[a-z])(?=[A-Z])|(?<=[A-Za-z])(?=\d)")
 """What stands between the words of a name."""
-NAMES = {
-    name: re.compile(
-        r"\b(?:" + words.replace(" ", "|").replace("*", r"\w*") + r")\b", re.IGNORECASE
-    )
-    for name, words in TABLE["names"].items()
-}
+_WORDS = {n: w.replace(" ", "|").replace("*", r"\w*") for n, w in TABLE["names"].items()}
+NAMES = {name: re.compile(rf"\b(?:{words})\b", re.IGNORECASE) for name, words in _WORDS.items()}
 
 
 def _fits_picture(facts: OutputFacts) -> bool:

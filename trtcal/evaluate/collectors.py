@@ -159,10 +159,8 @@ class Contrast:
         """Return the figures halfway between the same outputs and those of other samples."""
         if not self.samples:
             return {}
-        halfway = {
-            name: ((WORST.get(name) == "least") + value / self.samples) / 2
-            for name, value in self.sums.items()
-        }
+        sums = self.sums.items()
+        halfway = {n: ((WORST.get(n) == "least") + total / self.samples) / 2 for n, total in sums}
         ratios = [sqnr_db(signal, error / 2) for signal, error in self.powers.values()]
         known = [ratio for ratio in ratios if ratio is not None]
         halfway |= {SQNR: min(known)} if known else {}
@@ -288,15 +286,11 @@ class TaskReplay:
         return (*issues, self._copies()) if self.distinct < self.samples else issues
 
     def _copies(self) -> DataIssue:
-        return DataIssue(
-            "repeated_samples",
-            "samples",
-            f"{self.samples:,} samples, {self.distinct:,} distinct: copies are left out of all figures "
-            "and intervals",
-            {"samples": float(self.samples), "distinct": float(self.distinct)},
-            "remove the copies, and give more samples",
-            severity=WARNING,
-        )
+        what = f"{self.samples:,} samples, {self.distinct:,} distinct"
+        what += ": copies are left out of all figures and intervals"
+        counts = {"samples": float(self.samples), "distinct": float(self.distinct)}
+        fix = "remove the copies, and give more samples"
+        return DataIssue("repeated_samples", "samples", what, counts, fix, severity=WARNING)
 
 
 def _taken(values: Any, where: Mask) -> Any:
@@ -323,10 +317,8 @@ class SampleFigures:
             return
         task = self.replay.task
         by_output = [task.by_output(rows[0], actual) for actual in rows[-2:]]
-        a, b = (
-            task.compare(rows[0], actual, batch.labels, figures)
-            for actual, figures in zip(rows[-2:], by_output, strict=True)
-        )
+        pairs = zip(rows[-2:], by_output, strict=True)
+        a, b = (task.compare(rows[0], actual, batch.labels, each) for actual, each in pairs)
         names = [metric.name for metric in OF_OUTPUTS if metric.is_tested]
         if self.own is not None:
             pair = (batch.expected, *batch.outputs)[-2:]
@@ -452,10 +444,8 @@ def own_figures(own: OwnMetric | None, outputs: Outputs, labels: Labels | None) 
     figures = {} if own is None else own(outputs, labels)
     taken = sorted({*figures} & {*METRICS, *finding_kinds(), "signal", "error"})
     if own is not None and taken:
-        raise InputError(
-            f"{own.path}: {taken[0]!r} is the name of a figure of trtcal",
-            "choose another name for your figure",
-        )
+        hint = "choose another name for your figure"
+        raise InputError(f"{own.path}: {taken[0]!r} is the name of a figure of trtcal", hint)
     return figures
 
 

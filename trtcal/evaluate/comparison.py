@@ -162,11 +162,7 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
             "rows": [row.lasting() for row in self.rows],
             "measured": {
                 "variants": measured,
-                "limits": [
-                    judgement.to_document()
-                    for judgements in judge_variants(self).values()
-                    for judgement in judgements
-                ],
+                "limits": [it.to_document() for row in judge_variants(self).values() for it in row],
                 "machine": self.machine,
             },
         }
@@ -180,10 +176,8 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
     def from_document(cls, document: Document) -> Comparison:
         """Return what a document describes; `LookupError` or `TypeError` if a field does not fit."""
         measured = document["measured"]
-        rows = tuple(
-            from_fields(Row, {**item, **measured["variants"][item["name"]]})
-            for item in document["rows"]
-        )
+        items = ({**item, **measured["variants"][item["name"]]} for item in document["rows"])
+        rows = tuple(from_fields(Row, item) for item in items)
         plain = {key: document[key] for key in PLAIN}
         limits = parse_limits(document["limits"])
         task = from_fields(TaskRecord, document["task"])
@@ -285,10 +279,8 @@ def compare(
     latencies = latencies or _measure(everyone, dataset, batch, rounds, settings.width)
     for size in settings.batch_sizes:
         rates = throughput(_measure(everyone, dataset, size, RUNS_AT_A_SIZE))
-        latencies = [
-            replace(latency, throughput=(*latency.throughput, rate))
-            for latency, rate in zip(latencies, rates, strict=True)
-        ]
+        pairs = zip(latencies, rates, strict=True)
+        latencies = [replace(each, throughput=(*each.throughput, rate)) for each, rate in pairs]
     feeds, numbers = next(dataset.batches(settings.batch)), numbers_of(dataset)
     sizes = {name: (1, *array.shape[1:]) if array.ndim else () for name, array in feeds.items()}
     rows = tuple(
@@ -358,15 +350,12 @@ def check_sizes(reference: Variant, dataset: Dataset, sizes: Sequence[int]) -> N
     fixed = [first for first in firsts if isinstance(first, int)]
     for size in sizes:
         if len(fixed) == len(firsts) and set(fixed) - {size}:
-            raise InputError(
-                f"batches of {size} cannot be measured: the model is fixed to a batch of {max(fixed)}",
-                "export it with a dynamic first axis",
-            )
+            why = f"the model is fixed to a batch of {max(fixed)}"
+            hint = "export it with a dynamic first axis"
+            raise InputError(f"batches of {size} cannot be measured: {why}", hint)
         if size > len(dataset):
-            raise InputError(
-                f"batches of {size} cannot be measured with {len(dataset)} samples",
-                "give more data, or a smaller --batch",
-            )
+            what = f"batches of {size} cannot be measured with {len(dataset)} samples"
+            raise InputError(what, "give more data, or a smaller --batch")
 
 
 def with_layers(

@@ -96,10 +96,8 @@ class ConstantAnswers:
 
     def halfway(self) -> dict[str, float]:
         """Return by metric the figure halfway between FP32's and the constant answer's."""
-        return {
-            name: rounded(mean.value.mean - mean.change.mean / 2)
-            for name, mean in self.means.result(self.samples).items()
-        }
+        means = self.means.result(self.samples).items()
+        return {name: rounded(of.value.mean - of.change.mean / 2) for name, of in means}
 
     def issues(self) -> tuple[DataIssue, ...]:
         """Return that FP32 is not clearly better, or that most labels are of one class."""
@@ -123,22 +121,16 @@ def no_better(metric: Metric, own: float, other: float, samples: int, what: str)
     is_same = metric.better == HIGHER and round(other, 6) == 1
     why = "all labels are the same" if is_same else "are the labels right?"
     ours, theirs = (f"{metric.factor * value:.4g}{unit}" for value in (own, other))
-    return DataIssue(
-        "no_better_than_constant",
-        "labels",
-        f"FP32 reaches a {metric.title} of {ours} on {samples:,} samples, not clearly better than the "
-        f"{theirs} of {what} ({why})",
-        {"fp32": own, "constant": other, "samples": float(samples)},
-        "give data with other labels too" if is_same else CHECK,
-    )
+    reached = f"FP32 reaches a {metric.title} of {ours} on {samples:,} samples"
+    reached += f", not clearly better than the {theirs} of {what} ({why})"
+    figures = {"fp32": own, "constant": other, "samples": float(samples)}
+    fix = "give data with other labels too" if is_same else CHECK
+    return DataIssue("no_better_than_constant", "labels", reached, figures, fix)
 
 
 def _unbalanced(share: float, samples: int) -> DataIssue:
-    return DataIssue(
-        "class_imbalance",
-        "labels",
-        f"{100 * share:.4g} % of {samples:,} labels are of one class: top-1 says little of the others",
-        {"share": share, "samples": float(samples)},
-        "give data with more samples of the other classes",
-        severity=WARNING,
-    )
+    what = f"{100 * share:.4g} % of {samples:,} labels are of one class"
+    what += ": top-1 says little of the others"
+    figures = {"share": share, "samples": float(samples)}
+    fix = "give data with more samples of the other classes"
+    return DataIssue("class_imbalance", "labels", what, figures, fix, severity=WARNING)

@@ -123,10 +123,7 @@ class GroupAccumulator:
             present = np.flatnonzero(part[:, COUNT])
             own = [_group(attribute.slices[i], figure, sums, part[i]) for i in present]
             adjusted = iter(holm([group.p for group in own if group.p is not None]))
-            groups += [
-                group if group.p is None else replace(group, adjusted_p=next(adjusted))
-                for group in own
-            ]
+            groups += [x if x.p is None else replace(x, adjusted_p=next(adjusted)) for x in own]
         groups.sort(key=lambda group: (group.rank, -group.drop))
         listed = tuple(map(_rounded, groups[:GROUPS_LISTED]))
         unit = "points" if figure in PERCENT else ""
@@ -146,15 +143,9 @@ def _group(name: str, figure: str, sums: _Sums, row: Values) -> Group:
         drop, p = _of_values(row)
         p = max(p, _beyond(row, sums.whole))
     factor = metric_of(figure).factor
-    return Group(
-        name,
-        count,
-        factor * reference,
-        factor * variant,
-        factor * drop.value,
-        (factor * drop.low, factor * drop.high),
-        p if count >= LEAST_SLICE else None,
-    )
+    figures = factor * reference, factor * variant, factor * drop.value
+    interval = factor * drop.low, factor * drop.high
+    return Group(name, count, *figures, interval, p if count >= LEAST_SLICE else None)
 
 
 def _of_values(row: Values) -> tuple[Interval, float]:

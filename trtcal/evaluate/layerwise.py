@@ -319,12 +319,8 @@ class _Watched:
 
     def result(self, samples: int) -> Layerwise | None:
         """Return the figures, None if the model crashes."""
-        together = zip(self.sites, self.sums, strict=True)
-        figures = tuple(
-            _figure(site, own, [self.sums[place] for place in site.upstream])
-            for site, own in together
-            if own.values
-        )
+        seen = [pair for pair in zip(self.sites, self.sums, strict=True) if pair[1].values]
+        figures = tuple(_figure(s, own, [self.sums[n] for n in s.upstream]) for s, own in seen)
         unknown = self.unknown + len(self.sites) - len(figures)
         return None if self.has_crashed else Layerwise(samples, figures, unknown)
 
@@ -418,14 +414,7 @@ def _figure(site: Site, sums: _Sums, upstream: Sequence[_Sums]) -> LayerFigure:
     growth = None
     if signal > 0 and arrives > 0 and max(before, default=0.0) > 0:
         growth = rounded(10.0 * math.log10(arrives / signal / max(before)))
-    return LayerFigure(
-        site.tensor,
-        site.is_weight,
-        site.nodes,
-        sqnr_db(signal, arrives),
-        sqnr_db(signal, own),
-        sqnr_db(signal, leaves),
-        growth,
-        rounded(100.0 * sums.clipped / sums.values),
-        *(sums.dead if upstream else (0, 0)),  # inputs may well have constant ones
-    )
+    noises = sqnr_db(signal, arrives), sqnr_db(signal, own), sqnr_db(signal, leaves)
+    clipped = rounded(100.0 * sums.clipped / sums.values)
+    dead = sums.dead if upstream else (0, 0)  # inputs may well have constant ones
+    return LayerFigure(site.tensor, site.is_weight, site.nodes, *noises, growth, clipped, *dead)

@@ -113,10 +113,9 @@ def learning_curve(
     first = len(dataset) - held_back
     largest = min(first // chunk // SERIES, LARGEST // CHUNK) * chunk
     if largest < 2 * chunk:
-        raise InputError(
-            f"data {dataset.name} have {len(dataset)} samples, too few for a learning curve",
-            f"give {3 * SERIES * chunk} samples or more; more make the answer more precise",
-        )
+        what = f"data {dataset.name} have {len(dataset)} samples, too few for a learning curve"
+        hint = f"give {3 * SERIES * chunk} samples or more; more make the answer more precise"
+        raise InputError(what, hint)
     doubled = (chunk * 2**power for power in range(largest.bit_length()))
     sizes = [*(size for size in doubled if size < 0.8 * largest), largest]
     losses: dict[int, list[Rows]] = {size: [] for size in sizes}
@@ -166,10 +165,7 @@ def curve_of(
         for size, series in rows.items()
     }
     last = losses[max(losses)]
-    points = [
-        Point(size, tuple(values.mean(1).tolist()), _excess(values, last))
-        for size, values in losses.items()
-    ]
+    points = [Point(n, tuple(x.mean(1).tolist()), _excess(x, last)) for n, x in losses.items()]
 
     def enough(end: str) -> int | None:
         """Return the size from which on an end of the intervals is within the tolerance."""

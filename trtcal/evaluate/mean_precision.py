@@ -244,12 +244,8 @@ def _detections(boxes: Sequence[Boxes]) -> list[dict[str, Any]]:
 def _item(number: int, box: Values, name: float) -> dict[str, Any]:
     x, y, right, low = box.tolist()
     sides = [right - x, low - y]
-    return {
-        "image_id": number,
-        "category_id": int(name),
-        "bbox": [x, y, *sides],
-        "area": abs(sides[0] * sides[1]),
-    }
+    area = abs(sides[0] * sides[1])
+    return {"image_id": number, "category_id": int(name), "bbox": [x, y, *sides], "area": area}
 
 
 def _joined(each: Sequence[Mapping[str, Any] | None]) -> Matches:
@@ -279,8 +275,7 @@ def _pycocotools() -> tuple[Any, Any]:
             from pycocotools.coco import COCO
             from pycocotools.cocoeval import COCOeval
     except ImportError as error:
-        raise BackendError(
-            f"mAP needs pycocotools, which is not installed: {error}",
-            "install it with pip install 'trtcal[detection]', or leave --labels out",
-        ) from error
+        what = f"mAP needs pycocotools, which is not installed: {error}"
+        hint = "install it with pip install 'trtcal[detection]', or leave --labels out"
+        raise BackendError(what, hint) from error
     return COCO, COCOeval

@@ -38,10 +38,9 @@ def compare_rows(
     for before, after in zip(reference, variant, strict=True):
         are_alike = before.shape == after.shape and before.shape[:1] == (size,)
         if not are_alike or before.dtype.kind not in "fiub":
-            raise InputError(
-                f"outputs of shapes {before.shape} and {after.shape} can't be compared",
-                "every output needs one row per sample, the same in reference and variant",
-            )
+            what = f"outputs of shapes {before.shape} and {after.shape} can't be compared"
+            hint = "every output needs one row per sample, the same in reference and variant"
+            raise InputError(what, hint)
         check_finite(before, after)
     return distances(reference, variant, size) | by_class(reference[0], variant[0], labels)
 
@@ -52,16 +51,13 @@ def by_class(reference: Array, variant: Array, labels: Labels | None = None) -> 
     labels = class_labels(labels)
     if expected is None or actual is None:
         return {}
-    figures = {
-        "agreement": np.equal(actual.argmax(1), expected.argmax(1)).astype(np.float64),
-        "kl": divergence(expected, actual),
-    }
+    alike = np.equal(actual.argmax(1), expected.argmax(1)).astype(np.float64)
+    figures = {"agreement": alike, "kl": divergence(expected, actual)}
     if labels is not None:
         if len(labels) != len(actual):
-            raise InputError(
-                f"{len(labels)} labels for {len(actual)} rows of the first output",
-                "labels need an output with one row per sample; leave them out otherwise",
-            )
+            what = f"{len(labels)} labels for {len(actual)} rows of the first output"
+            hint = "labels need an output with one row per sample; leave them out otherwise"
+            raise InputError(what, hint)
         check_labels(labels, actual.shape[1])
         figures.update(correctness(actual, labels))
     return figures
@@ -189,10 +185,9 @@ class NotFiniteError(InputError):
 def check_finite(*outputs: Array, name: str = "") -> None:
     """`NotFiniteError` if an output has NaN or infinite values."""
     if not all(np.isfinite(output).all() for output in outputs):
-        raise NotFiniteError(
-            f"{f'output {name!r}' if name else 'an output'} has NaN or infinite values",
-            "run each model alone on these data to find out whether weights or data are broken",
-        )
+        what = f"{f'output {name!r}' if name else 'an output'} has NaN or infinite values"
+        hint = "run each model alone on these data to find out whether weights or data are broken"
+        raise NotFiniteError(what, hint)
 
 
 def check_labels(labels: Labels, classes: int) -> None:

@@ -177,7 +177,7 @@ class Kept:
     """A model's outputs for the batches of a replay, for later replays of the same batches.
 
     They stay in memory up to `room` bytes and in temporary files up to `most`; for the other batches
-    the model runs again.
+    the model runs again. Once the disk is full nothing is kept any more.
     """
 
     def __init__(self, room: int = 1 << 26, most: int = 1 << 30) -> None:
@@ -200,8 +200,12 @@ class Kept:
         has_text = any(array.dtype.hasobject for array in outputs.values())
         if number in self.known or has_text or size > self.left:
             return
-        with suppress(OSError):  # the disk is full
+        try:
             self.spill.keep("expected", number, outputs)
+        except OSError:  # the disk is full: whatever else is written needs it more
+            self.left, self.known = -1, set()
+            self.spill.close()
+        else:
             self.left -= size
             self.known.add(number)
 
@@ -316,18 +320,14 @@ def carry(model: Model, dataset: Dataset, states: Mapping[str, str]) -> Dataset:
     if not states:
         return dataset
     if (dataset.batch or 1) > 1:
-        raise InputError(
-            f"[data.states] carries a state from sample to sample, and the batch of model {model.path} "
-            f"is fixed at {dataset.batch}",
-            "export the model with a batch of 1, or a dynamic one",
-        )
+        what = "[data.states] carries a state from sample to sample"
+        what += f", and the batch of model {model.path} is fixed at {dataset.batch}"
+        raise InputError(what, "export the model with a batch of 1, or a dynamic one")
     known = [spec.name for spec in model.outputs]
     for name in states:
         if name not in known:
-            raise InputError(
-                f"[data.states] names {name!r}, which is not an output of the model",
-                f"its outputs are: {', '.join(known)}",
-            )
+            what = f"[data.states] names {name!r}, which is not an output of the model"
+            raise InputError(what, f"its outputs are: {', '.join(known)}")
     starts = getattr(dataset, "starts", frozenset({0}))
     carried = _run_through(model, dataset, states, starts)
     spans, about = ((0, len(dataset)),), (model.fingerprint, states, carried, starts)
@@ -353,9 +353,8 @@ def _run_through(
 def fed_back(output: str, array: Array, before: Array) -> Array:
     """Return an output in the form of the input that it becomes, whose last value was `before`."""
     if array.size != before.size or array.dtype != before.dtype:
-        raise InputError(
-            f"output {output!r} is {array.dtype}{list(array.shape)}, and cannot be fed back to an "
-            f"input that is {before.dtype}{list(before.shape)}",
-            "give in [data.states] the output with the next state, and the input that takes it",
-        )
+        form, needed = (f"{each.dtype}{list(each.shape)}" for each in (array, before))
+        what = f"output {output!r} is {form}, and cannot be fed back to an input that is {needed}"
+        hint = "give in [data.states] the output with the next state, and the input that takes it"
+        raise InputError(what, hint)
     return array.reshape(before.shape)

@@ -298,11 +298,8 @@ def _of_file(limit: Limit, row: Row, reference: Row, level: float) -> Interval |
 
 
 def _of_coverage(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:
-    shares = (
-        variant.coverage.figures[limit.metric] if variant.coverage else None
-        for variant in (row, reference)
-    )
-    share, base = shares
+    coverages = (variant.coverage for variant in (row, reference))
+    share, base = (known.figures[limit.metric] if known else None for known in coverages)
     return None if share is None else _plain(limit, share.value, base.value if base else 0.0)
 
 

@@ -224,10 +224,8 @@ def check_variants(everyone: Sequence[Variant]) -> None:
     for variant in everyone[1:]:
         for side in ("inputs", "outputs"):
             if _signature(variant, side) != _signature(everyone[0], side):
-                raise InputError(
-                    f"variant {variant.name!r} does not have the same {side} as the reference",
-                    "compare models made from the same original",
-                )
+                what = f"variant {variant.name!r} does not have the same {side} as the reference"
+                raise InputError(what, "compare models made from the same original")
 
 
 def check_places(timed: Sequence[Variant]) -> str:

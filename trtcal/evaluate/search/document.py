@@ -15,6 +15,7 @@ from trtcal.evaluate.ab_rule import Answer
 from trtcal.evaluate.search.limits import Choice, Point, Relief, split, unit_of
 from trtcal.evaluate.search.limits import Plan as Chosen
 from trtcal.evaluate.search.pipeline import Result, SearchOptions
+from trtcal.evaluate.search.sensitivity import Sensitivities
 from trtcal.evidence.times import DEVICE, INT8, SpeedupEstimate
 from trtcal.limits import WITH_CARE
 from trtcal.model import Model
@@ -53,6 +54,12 @@ def write_search(
     costs, is_timed = result.costs.source, measured is not best
     costs += "" if result.costs.is_measured else f"; estimated for {result.costs.target.name}"
     source = f"measured on {device.target}" if is_timed else costs
+    trials = device and device.to_document(names)
+    samples = max((point.loss.samples for point in findings.measured), default=0)
+
+    def layers_of(seen: Sensitivities) -> list[Document]:
+        return [layer.to_document() for layer in seen.layers]
+
     body: Document = {
         "kind": "search",
         "schema_version": 2,
@@ -60,10 +67,7 @@ def write_search(
         "model": model.fingerprint,
         "calibration": result.calibration.digest,
         "dataset": dataset.fingerprint,
-        "samples": {
-            "sensitivity": result.sensitivities.whole.samples,
-            "plans": max((point.loss.samples for point in findings.measured), default=0),
-        },
+        "samples": {"sensitivity": result.sensitivities.whole.samples, "plans": samples},
         "limits": [str(limit) for limit in settings.limits.asked],
         "measure": result.measure,
         "costs": costs,
@@ -83,17 +87,11 @@ def write_search(
         "shared_samples": result.shared_samples and asdict(result.shared_samples),
         "coverage": _coverage(result).to_document(),
         "measured_plans": [_point(point, result) for point in findings.measured],
-        "sensitivities": [layer.to_document() for layer in result.sensitivities.layers],
+        "sensitivities": layers_of(result.sensitivities),
         "goal": settings.goal,
         "precisions": list(result.costs.precisions),
-        "other_sensitivities": {
-            name: [layer.to_document() for layer in seen.layers]
-            for name, seen in result.others.items()
-        },
-        "measured": {
-            "seconds": round(result.seconds, 3),
-            "device": device and device.to_document(names),
-        },
+        "other_sensitivities": {name: layers_of(seen) for name, seen in result.others.items()},
+        "measured": {"seconds": round(result.seconds, 3), "device": trials},
     }
     return write_document(folder / RESULT, body)
 
@@ -113,6 +111,9 @@ def _narrow(plan: Chosen) -> dict[str, str]:
     return dict(sorted(unit for unit in plan if isinstance(unit, Choice)))
 
 
+OF_BUILD = ("float_heavy", "bytes_moved", "failed")
+
+
 def _point(point: Point, result: Result) -> dict[str, Any]:
     built = result.builds.get(point.plan)
     return {
@@ -127,12 +128,7 @@ def _point(point: Point, result: Result) -> dict[str, Any]:
         "cost_interval_ms": point.cost_interval,
         "speedup": point.speedup,
         "speedup_interval": point.speedup_interval,
-        "built": built
-        and {
-            "float_heavy": built.float_heavy,
-            "bytes_moved": built.bytes_moved,
-            "failed": built.failed,
-        },
+        "built": built and {name: getattr(built, name) for name in OF_BUILD},
     }
 
 
@@ -165,10 +161,6 @@ def _command(model: Path, calibration: Path, optimizations: Path | None, plan: P
 
 
 def _relief(relief: Relief) -> dict[str, Any]:
-    return {
-        "limit": str(relief.limit),
-        "asked": relief.limit.bound,
-        "needed": relief.needed,
-        "by": relief.by,
-        "unit": relief.limit.unit,
-    }
+    limit = relief.limit
+    bounds = {"limit": str(limit), "asked": limit.bound, "needed": relief.needed}
+    return {**bounds, "by": relief.by, "unit": limit.unit}

@@ -180,11 +180,8 @@ class Programme:
         for plan in but:
             unlike: Terms = {("x", unit): -1.0 if unit in plan else 1.0 for unit in self.units}
             rows.append((unlike, 1.0 - len(plan)))
-        entries = [
-            (i, self._place(n), factor)
-            for i, (terms, _) in enumerate(rows)
-            for n, factor in terms.items()
-        ]
+        known = enumerate(terms for terms, _ in rows)
+        entries = [(i, self._place(n), x) for i, terms in known for n, x in terms.items()]
         at, columns, values = zip(*entries, strict=True)
         matrix = csr_array((values, (at, columns)), shape=(len(rows), len(self.places)))
         weights = np.zeros(len(self.places))
@@ -193,13 +190,10 @@ class Programme:
             weights[self._place(name)] = factor / top
         whole = np.array([kind == "x" for kind, _ in self.places], np.int64)
         upper = np.array([self._most(*name) for name in self.places])
-        solution = milp(
-            weights,
-            integrality=whole,
-            bounds=Bounds(np.zeros(len(upper)), upper),
-            constraints=LinearConstraint(matrix, [number for _, number in rows], np.inf),
-            options={"time_limit": 10.0},
-        )
+        bounds = Bounds(np.zeros(len(upper)), upper)
+        above = LinearConstraint(matrix, [number for _, number in rows], np.inf)
+        limits = {"bounds": bounds, "constraints": above, "options": {"time_limit": 10.0}}
+        solution = milp(weights, integrality=whole, **limits)
         if solution.x is None:
             return None
         return frozenset(unit for unit in self.units if solution.x[self.places["x", unit]] > 0.5)

@@ -331,10 +331,8 @@ def _limits(seen: Sensitivities, settings: SearchOptions) -> Limits:
         if lost is not None:
             asked = (*settings.limits.asked, *Limits.of(f"{metric} >= -0.5").asked)
             return replace(settings.limits, asked=asked)
-    raise InputError(
-        f"the goal {settings.goal!r} needs a limit on what is lost",
-        'give one, such as --limit "sqnr_db >= 30"',
-    )
+    hint = 'give one, such as --limit "sqnr_db >= 30"'
+    raise InputError(f"the goal {settings.goal!r} needs a limit on what is lost", hint)
 
 
 def _first_found(searches: Iterable[Search]) -> tuple[Found, Search]:

@@ -103,13 +103,10 @@ class Reference(AbstractContextManager["Reference"]):
             stop = self.start + self.samples
             size = batch_of_rows(self.reader, self.model, self.dataset, BATCH)
             labels = self.dataset.labels
-            self.known = Recording(
-                runner(open_session(self.model.reference), self.names),
-                self.dataset.batches(size, self.start, stop),
-                None if labels is None else labels[self.start : stop],
-                ROOM,
-                os.cpu_count() or 1,
-            )
+            run = runner(open_session(self.model.reference), self.names)
+            batches = self.dataset.batches(size, self.start, stop)
+            labels = None if labels is None else labels[self.start : stop]
+            self.known = Recording(run, batches, labels, ROOM, os.cpu_count() or 1)
             first = self.known.first  # read here: batches are measured in several threads
             self.reader.read(first.expected, first.size, first.labels, first.inputs)
         return self.known
@@ -130,12 +127,9 @@ class Evaluator:
 
     def loss(self, plan: Chosen = frozenset()) -> Loss:
         """Return what a plan loses, measured once."""
-        what = {
-            "plan": self.plans.plan(plan).to_document()["digest"],
-            "samples": self.reference.samples,
-            "start": self.reference.start,
-            "calibration": self.plans.calibration.digest,
-        }
+        on = {"samples": self.reference.samples, "start": self.reference.start}
+        of = {"plan": self.plans.plan(plan).to_document()["digest"], **on}
+        what = {**of, "calibration": self.plans.calibration.digest}
         return self.cache.recall(what, partial(self._measured, plan))
 
     def _measured(self, plan: Chosen) -> Loss:
