@@ -16,14 +16,7 @@ from trtcal.backends.options import CACHE, BuildOptions, check_shapes, with_size
 from trtcal.backends.unsupported import explain_refusal
 from trtcal.backends.worker import ERROR
 from trtcal.config import is_device
-from trtcal.documents import (
-    Workplace,
-    digest_file,
-    removing,
-    replacing,
-    together,
-    write_document,
-)
+from trtcal.documents import Workplace, digest_file, removing, replacing, together, write_document
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.evidence.diagnosis.build_diagnosis import check_failure, write_diagnosis
 from trtcal.evidence.diagnosis.failure import NO_KERNEL, ends_build, is_refused
