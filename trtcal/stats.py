@@ -28,6 +28,7 @@ SAME_SPEED = math.log(1.01)
 FEWEST = 8  # values below which no interval of a mean is given
 RESAMPLES = 500  # of a bootstrap, from which variance and third moment are taken, no quantiles
 HOPELESS = 300.0  # half-widths from the limit beyond which no number of samples is named
+IN_INTEGERS = 10_000  # throws up to which a binomial tail is summed in whole numbers
 GRID = 1601  # points on which a sequential test's distribution is integrated
 
 
@@ -260,13 +261,10 @@ def mcnemar(lost: int, won: int, one_sided: bool = False) -> float:
     """Return the exact p-value of Q. McNemar (Psychometrika 12, 1947), two-sided unless `one_sided`.
 
     `lost`: samples that only the baseline has right; `won`: only the candidate. Without either it is 1.
-    One-sided it is that of a candidate that is not worse. In whole numbers: SciPy takes long to load.
+    One-sided it is that of a candidate that is not worse.
     """
-    count, term, total = lost + won, 1, 1
-    for less in range(won if one_sided else min(lost, won)):
-        term = term * (count - less) // (less + 1)
-        total += term
-    return min((2 - one_sided) * total / (1 << count), 1.0)
+    most = won if one_sided else min(lost, won)
+    return min((2 - one_sided) * _tail(most, lost + won), 1.0)
 
 
 def mcnemar_mid_p(lost: int, won: int) -> float:
@@ -275,9 +273,25 @@ def mcnemar_mid_p(lost: int, won: int) -> float:
     It has more power than the exact test, and its error was nowhere above the nominal one
     (M. Fagerland, S. Lydersen and P. Laake, BMC Medical Research Methodology 13:91, 2013).
     """
-    if lost + won == 0:
+    count, least = lost + won, min(lost, won)
+    if count == 0:
         return 1.0
-    return min(mcnemar(lost, won) - math.comb(lost + won, won) / (1 << lost + won), 1.0)
+    seen = _tail(least, count) - (_tail(least - 1, count) if least else 0.0)
+    return min(mcnemar(lost, won) - seen, 1.0)
+
+
+def _tail(most: int, count: int) -> float:
+    """Return the probability of `most` heads or fewer in `count` throws of a fair coin.
+
+    For few throws in whole numbers, since SciPy takes long to load.
+    """
+    if count > IN_INTEGERS:
+        return float(scipy.special.betainc(count - most, most + 1, 0.5)) if most < count else 1.0
+    term = total = 1
+    for heads in range(most):
+        term = term * (count - heads) // (heads + 1)
+        total += term
+    return total / (1 << count)
 
 
 def holm(ps: Sequence[float]) -> tuple[float, ...]:

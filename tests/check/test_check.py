@@ -1,5 +1,6 @@
 """Faults that are planted in data become issues, and right data have none."""
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -292,6 +293,29 @@ def test_raw_maps_beside_others_are_no_class_scores(tmp_path, others):
     dataset = open_dataset(samples(tmp_path / "data.npz", count=16), model)
     seen = ModelProbe(model, 16).run(take_samples(model, dataset, 16))
     assert (seen.lead is None) == bool(others)
+
+
+class Copies(ArrayDataset):
+    """Samples that are made when they are read."""
+
+    def batches(self, *places):
+        """Yield copies of the samples."""
+        return ({name: a.copy() for name, a in feeds.items()} for feeds in super().batches(*places))
+
+
+def test_samples_are_in_memory_once(tmp_path):
+    nodes = [helper.make_node("GlobalAveragePool", ["x"], ["y"], "pool")]
+    ends = {"x": ["n", 3, 128, 128]}, {"y": ["n", 3, 1, 1]}
+    model = load_model(save(tmp_path / "pool.onnx", nodes, {}, *ends))
+    values = np.random.default_rng(0).random((64, 3, 128, 128), np.float32)
+    tracemalloc.start()
+    taken = take_samples(model, Copies("", {"x": values}, None, ""), 64)
+    ModelProbe(model, 4).run(taken)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (taken.feeds["x"] == values).all()
+    assert (taken.numbers == np.arange(64)).all()
+    assert peak < 1.5 * values.nbytes
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,7 @@
 """Intervals against exact enumeration and known laws: coverage, zero differences, choices, samples."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -149,3 +151,17 @@ def test_two_of_24_lost_are_more_than_one_percent():
     found = proportion(0, 24, 0.9).scaled(-1.0)
     assert (found.value, found.high) == (0.0, 0.0)
     assert found.low == pytest.approx(-unseen(24, 0.9))
+
+
+@each("won", [0, 9_000, 9_950, 10_000, 10_300])
+def test_p_values_of_very_many_pairs_are_those_of_few(won, monkeypatch):
+    lost = 20_000 - won
+    ours = [mcnemar(lost, won), mcnemar(lost, won, one_sided=True), mcnemar_mid_p(lost, won)]
+    monkeypatch.setattr("trtcal.stats.IN_INTEGERS", 20_000)
+    exact = [mcnemar(lost, won), mcnemar(lost, won, one_sided=True), mcnemar_mid_p(lost, won)]
+    assert ours == pytest.approx(exact, rel=1e-10, abs=0.0)
+
+
+def test_pairs_are_not_gone_through_where_they_are_millions(monkeypatch):
+    monkeypatch.setattr("trtcal.stats.range", pytest.fail, raising=False)
+    assert mcnemar(500_500, 499_500) == pytest.approx(math.erfc(0.999 / 2**0.5), rel=1e-5)

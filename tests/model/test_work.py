@@ -12,7 +12,7 @@ from tests.fixtures.zoo import ZOO
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.taps import showing
 from trtcal.model import Model, load_model
-from trtcal.model.shapes import Inference
+from trtcal.model.shapes import Inference, Tensor
 from trtcal.model.work import count_work
 
 FLOAT = TensorProto.FLOAT
@@ -164,6 +164,13 @@ def test_bytes_are_what_is_read_and_written():
 def test_what_only_has_another_shape_moves_nothing():
     nodes = [helper.make_node("Flatten", ["x"], ["y"])]
     assert count_work(model(nodes, {"x": (1, 8, 8)}, ["y"])).nodes[0].moved_bytes == 0
+
+
+@each("kind", [None, TensorProto.UNDEFINED])
+def test_a_quantized_type_that_is_not_given_is_that_of_the_zero_point(kind):
+    node = helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], output_dtype=kind)
+    inputs = [Tensor(TensorProto.FLOAT, (2, 3)), Tensor(1, ()), Tensor(TensorProto.INT8, ())]
+    assert Inference({"": 21}, 10).outputs(node, inputs) == [Tensor(TensorProto.INT8, (2, 3))]
 
 
 def test_a_plug_in_is_unknown_and_its_bytes_count():

@@ -1,5 +1,6 @@
 """Each optimization on a network that needs it: INT8 loses less, and float stays as it was."""
 
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -84,6 +85,26 @@ def test_one_huge_token_does_not_decide_for_all(subject, rounding):
     optimized = replace(net.prepared, overrides=overrides)
     assert "layer" in overrides.biases
     assert net.decibels(optimized, table) < net.decibels(calibration=table) + 0.1
+
+
+def test_a_reconstruction_holds_the_weights_of_one_layer_at_a_time(subject, monkeypatch):
+    net, steps, alive = subject(separable_net), [], []
+    listed, advance = LayerwiseReconstruction._steps, LayerwiseReconstruction._advance
+
+    def seen(self, *options):
+        for step in listed(self, *options):
+            steps.append(weakref.ref(step))
+            yield step
+
+    def counted(self, *options):
+        alive.append(sum(step() is not None for step in steps))
+        advance(self, *options)
+
+    monkeypatch.setattr(LayerwiseReconstruction, "_steps", seen)
+    monkeypatch.setattr(LayerwiseReconstruction, "_advance", counted)
+    with LayerwiseReconstruction(net.prepared, net.calibrated(), net.dataset, 48) as work:
+        work.run(ReconstructionOptions())
+    assert alive == [1, 1, 1]
 
 
 def test_reconstruction_is_the_same_every_time(subject):

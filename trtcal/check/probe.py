@@ -111,8 +111,9 @@ class ModelProbe:
         """Return the response to samples, which has features `inside`; `BackendError` if it fails."""
         keys = [(samples.form, int(number)) for number in samples.numbers]
         missing = [i for i, key in enumerate(keys) if not self._knows(key, inside)]
-        rest = samples.at(np.array(missing, int)).batches(self._size(samples, inside))
-        answers = (answer for feeds in rest for answer in self._run(feeds, inside))
+        size = self._size(samples, inside)
+        rows = (np.array(missing[i : i + size]) for i in range(0, len(missing), size))
+        answers = (answer for some in rows for answer in self._run(samples.at(some).feeds, inside))
         self.answers |= {keys[i]: answer for i, answer in zip(missing, answers, strict=True)}
         return self._response([self.answers[key] for key in keys], inside)
 

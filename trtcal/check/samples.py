@@ -68,12 +68,10 @@ def take_samples(model: Model, dataset: Dataset, count: int) -> Samples:
     total, batch = len(dataset), batch_for(model, 1)
     runs = max(1, min(RUNS, count // batch))
     size = -(-count // runs // batch) * batch
-    if total <= size * runs:
-        spans = [(0, total)]
-    else:
-        starts = np.linspace(0, (total - size) // batch, runs).astype(int) * batch
-        spans = [(int(start), int(start) + size) for start in starts]
-    feeds, rows = _of_one_size(dataset, spans)
+    starts = range(0, total, size)
+    if total > size * runs:
+        starts = (np.linspace(0, (total - size) // batch, runs).astype(int) * batch).tolist()
+    feeds, rows = _of_one_size(dataset, [(n, min(n + size, total)) for n in starts])
     classes = class_labels(dataset.labels)
     labels = None if classes is None else classes[rows]
     return Samples(feeds, labels, total, batch, rows)
@@ -81,16 +79,20 @@ def take_samples(model: Model, dataset: Dataset, count: int) -> Samples:
 
 def _of_one_size(dataset: Dataset, spans: Sequence[tuple[int, int]]) -> tuple[Feeds, Array]:
     """Return the samples of the size that most of those in the spans have, and their numbers."""
-    by_shape: dict[str, list[tuple[Feeds, Array]]] = {}
+    by_shape: dict[str, tuple[Feeds, list[int]]] = {}
+    most = sum(stop - start for start, stop in spans)
     for start, stop in spans:
         for feeds in dataset.batches(stop - start, start, stop):
-            rows = np.arange(start, start := start + len(next(iter(feeds.values()))))
-            shapes = {name: array.shape[1:] for name, array in feeds.items()}
-            by_shape.setdefault(str(shapes), []).append((feeds, rows))
-    most = max(by_shape.values(), key=lambda same: sum(len(rows) for _, rows in same))
-    read = [feeds for feeds, _ in most]
-    joined = {name: np.concatenate([feeds[name] for feeds in read]) for name in read[0]}
-    return joined, np.concatenate([rows for _, rows in most])
+            forms = {name: ((most, *a.shape[1:]), a.dtype) for name, a in feeds.items()}
+            if str(forms) not in by_shape:
+                by_shape[str(forms)] = {name: np.empty(*form) for name, form in forms.items()}, []
+            joined, rows = by_shape[str(forms)]
+            first, last = len(rows), len(rows) + len(next(iter(feeds.values())))
+            for name, array in feeds.items():
+                joined[name][first:last] = array
+            rows += range(start, start := start + last - first)
+    joined, rows = max(by_shape.values(), key=lambda same: len(same[1]))
+    return {name: array[: len(rows)] for name, array in joined.items()}, np.array(rows)
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ class Inference:
             return [Tensor.of(np.array(inputs[0].shape[part], np.int64))]
         if operator(node) in QDQ and len(inputs) == 3 and inputs[0].shape is not None:
             kind = inputs[2 if node.op_type == "QuantizeLinear" else 1].kind
-            return [Tensor(attribute_of(node, "output_dtype", kind), inputs[0].shape)]
+            return [Tensor(attribute_of(node, "output_dtype") or kind, inputs[0].shape)]
         inferred, before = self._inferred(node, inputs), len(self.assumed)
         results = [self._completed(node, i, inferred, inputs) for i in range(len(node.output))]
         is_sure = len(self.assumed) == before  # what depends on values may be of any size

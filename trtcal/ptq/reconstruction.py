@@ -145,10 +145,10 @@ class LayerwiseReconstruction:
                 self.spill.keep(side, number, feeds)
             self.masks.append(mask_of(feeds))
             self.batches = number + 1
-        overrides, steps = self.model.overrides, list(self._steps(options.rounding))
-        try_together(work for step in steps for work in self._openings(step))
-        for step in steps:
-            self._advance(step, options.rounding)
+        overrides, rounding = self.model.overrides, options.rounding
+        try_together(work for step in self._steps(rounding) for work in self._openings(step))
+        for step in self._steps(rounding):  # one at a time: each has a layer's weights
+            self._advance(step, rounding)
             overrides = self._reconstruct(step, options, overrides)
             progress(1)
         return overrides

@@ -18,7 +18,7 @@ from trtcal.quantization.blocks import quantize_blocks
 LEVELS = 127
 UNIT_SCALE = 1.0 / LEVELS
 CACHE_BYTES = 1 << 27  # bytes of quantized weights that are kept
-BLOCK = 1 << 13  # weights that are rounded together, in whole channels
+BLOCK = 1 << 14  # weights that are rounded together, in whole channels
 
 Int8 = npt.NDArray[np.int8]
 Scale = npt.NDArray[Any]
