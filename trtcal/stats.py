@@ -264,7 +264,7 @@ def mcnemar(lost: int, won: int, one_sided: bool = False) -> float:
     One-sided it is that of a candidate that is not worse.
     """
     most = won if one_sided else min(lost, won)
-    return min((2 - one_sided) * _tail(most, lost + won), 1.0)
+    return min((2 - one_sided) * _at_most(most, lost + won), 1.0)
 
 
 def mcnemar_mid_p(lost: int, won: int) -> float:
@@ -276,11 +276,11 @@ def mcnemar_mid_p(lost: int, won: int) -> float:
     count, least = lost + won, min(lost, won)
     if count == 0:
         return 1.0
-    seen = _tail(least, count) - (_tail(least - 1, count) if least else 0.0)
+    seen = _at_most(least, count) - (_at_most(least - 1, count) if least else 0.0)
     return min(mcnemar(lost, won) - seen, 1.0)
 
 
-def _tail(most: int, count: int) -> float:
+def _at_most(most: int, count: int) -> float:
     """Return the probability of `most` heads or fewer in `count` throws of a fair coin.
 
     For few throws in whole numbers, since SciPy takes long to load.
