@@ -34,34 +34,34 @@ HOUSE = [
 ]
 RANK = {room: rank for rank, rooms in enumerate(HOUSE) for room in rooms}
 CEILINGS = {
-    "core path": 51_350,
-    "core": 62_300,
-    "calibrators": 2_040,
-    "__init__": 190,
+    "core path": 51_200,
+    "core": 61_950,
+    "calibrators": 2_030,
+    "__init__": 140,
     "errors": 130,
     "formats": 210,
     "metrics": 290,
     "extensions": 130,
-    "documents": 1_610,
-    "stats": 450,
+    "documents": 1_580,
+    "stats": 460,
     "limits": 400,
     "config": 970,
     "scripts": 70,
-    "model": 5_360,
-    "data": 2_780,
+    "model": 5_160,
+    "data": 2_750,
     "ranges": 190,
-    "quantization": 2_590,
-    "evidence": 8_520,
-    "backends": 4_530,
-    "calibration": 2_560,
-    "evaluate": 9_950,
+    "quantization": 2_530,
+    "evidence": 8_400,
+    "backends": 4_590,
+    "calibration": 2_500,
+    "evaluate": 10_050,
     "check": 1_780,
-    "ptq": 3_050,
-    "reporting": 3_600,
-    "runs": 3_090,
+    "ptq": 3_040,
+    "reporting": 3_540,
+    "runs": 3_010,
     "pipeline": 2_100,
-    "cli": 6_260,
-    "wings": 14_300,
+    "cli": 6_220,
+    "wings": 14_200,
 }
 """Lines of Python, at most 2 % above what stands. Who raises one says why, and lowers another.
 
@@ -70,6 +70,8 @@ and times that are expected of TensorRT (`evidence`), data that do not work (`ch
 record of a run's files (`documents`). What its review found took 100 lines of the core path more.
 Part 20 took 1,000 in the core for what a device measures (`evaluate`, `reporting`, `cli`, `pipeline`,
 `config`), and 5,650 in the wings: a device's worker, the way there, and files of other tools.
+Part 22 gave 150 back in the core: who runs once, who stops early and what is kept (`evaluate`,
+`backends`) is paid for by `model`, `evidence`, `runs`, `quantization` and others.
 """
 CORE_PATH = ("calibrate", "quantize", "build", "log", "compare", "report")
 
