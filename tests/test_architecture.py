@@ -54,7 +54,7 @@ CEILINGS = {
     "evidence": 8_400,
     "backends": 4_590,
     "calibration": 2_500,
-    "evaluate": 10_050,
+    "evaluate": 10_100,
     "check": 1_780,
     "ptq": 3_040,
     "reporting": 3_540,

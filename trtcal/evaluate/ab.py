@@ -62,10 +62,16 @@ class Timing:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form: latency in milliseconds for one batch, samples a second."""
-        blocks, figures = self.blocks, self._figures
-        of = {name: getattr(blocks, name) for name in ("warm_up", "outliers", "drift")}
-        times = {"baseline": figures(blocks.baseline_ms), "candidate": figures(blocks.candidate_ms)}
-        return {"on": self.on, "batch": self.batch, "blocks": len(blocks.baseline), **of, **times}
+        return {
+            "on": self.on,
+            "batch": self.batch,
+            "blocks": len(self.blocks.baseline),
+            "warm_up": self.blocks.warm_up,
+            "outliers": self.blocks.outliers,
+            "drift": self.blocks.drift,
+            "baseline": self._figures(self.blocks.baseline_ms),
+            "candidate": self._figures(self.blocks.candidate_ms),
+        }
 
     def _figures(self, times: Values) -> dict[str, float]:
         p50, p90, p99 = (float(quantile) for quantile in np.quantile(times, [0.5, 0.9, 0.99]))
@@ -179,10 +185,14 @@ def ab_test(
     check_question(task, metrics, options.own, (first, dataset, batch))
     timing = _time(baseline, candidate, dataset, batch) if rule.judges_speed else None
     overflow = find_overflow(candidate.narrow_model, dataset, batch)
-    rule, times = replace(rule, alone=reference is None), timing.blocks if timing else None
-    how = len(dataset), ANALYSES if options.sequential else 1, options.slices, times
-    both = baseline, candidate
-    analyses = InterimAnalyses(rule, *how, lambda samples: tuple(_known(both, dataset, samples)))
+    analyses = InterimAnalyses(
+        replace(rule, alone=reference is None),
+        len(dataset),
+        ANALYSES if options.sequential else 1,
+        options.slices,
+        timing.blocks if timing else None,
+        lambda samples: tuple(_known((baseline, candidate), dataset, samples)),
+    )
     runs = [variant.runner([spec.name for spec in baseline.outputs]) for variant in everyone]
     replayed = TaskReplay(task, dataset, -2, options.checker)
     seen = SampleFigures(replayed, options.own)
@@ -203,10 +213,18 @@ def ab_test(
                 break
     if analyses.verdict is None:
         raise AssertionError("give a dataset with samples")
-    of = baseline.name, candidate.name, dataset.fingerprint, dataset.name, len(dataset)
-    interim = tuple(analyses.made) if options.sequential else ()
-    record = task.record(contrast)
-    return ABTest(*of, analyses.seen, analyses.verdict, record, timing, interim)
+    return ABTest(
+        baseline.name,
+        candidate.name,
+        dataset.fingerprint,
+        dataset.name,
+        len(dataset),
+        analyses.seen,
+        analyses.verdict,
+        task.record(contrast),
+        timing,
+        tuple(analyses.made) if options.sequential else (),
+    )
 
 
 def _known(both: tuple[Variant, Variant], dataset: Dataset, samples: int) -> Iterator[str]:

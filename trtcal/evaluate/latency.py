@@ -332,10 +332,20 @@ def _summary(blocks: Blocks, batch: int, warnings: tuple[str, ...] = ()) -> Late
     median = median_interval(times)
     speedup, is_enough = _speedup(blocks)
     few = () if is_enough else (f"{len(times)} runs are too few for a 95 % interval",)
-    quantiles = median.value, float(p90), float(p99), (median.low, median.high)
-    speed, said = (speedup.value, (speedup.low, speedup.high)), (*warnings, *blocks.warnings, *few)
-    figures = (*quantiles, *speed, blocks.warm_up, blocks.outliers, blocks.drift)
-    return Latency(batch, len(times), *figures, said)
+    return Latency(
+        batch=batch,
+        runs=len(times),
+        p50_ms=median.value,
+        p90_ms=float(p90),
+        p99_ms=float(p99),
+        p50_interval_ms=(median.low, median.high),
+        speedup=speedup.value,
+        speedup_interval=(speedup.low, speedup.high),
+        warm_up=blocks.warm_up,
+        outliers=blocks.outliers,
+        drift=blocks.drift,
+        warnings=(*warnings, *blocks.warnings, *few),
+    )
 
 
 def throughput(latencies: Sequence[Latency]) -> list[Throughput]:

@@ -414,7 +414,14 @@ def _figure(site: Site, sums: _Sums, upstream: Sequence[_Sums]) -> LayerFigure:
     growth = None
     if signal > 0 and arrives > 0 and max(before, default=0.0) > 0:
         growth = rounded(10.0 * math.log10(arrives / signal / max(before)))
-    noises = sqnr_db(signal, arrives), sqnr_db(signal, own), sqnr_db(signal, leaves)
-    clipped = rounded(100.0 * sums.clipped / sums.values)
-    dead = sums.dead if upstream else (0, 0)  # inputs may well have constant ones
-    return LayerFigure(site.tensor, site.is_weight, site.nodes, *noises, growth, clipped, *dead)
+    return LayerFigure(
+        site.tensor,
+        site.is_weight,
+        site.nodes,
+        sqnr_db(signal, arrives),
+        sqnr_db(signal, own),
+        sqnr_db(signal, leaves),
+        growth,
+        rounded(100.0 * sums.clipped / sums.values),
+        *(sums.dead if upstream else (0, 0)),  # inputs may well have constant ones
+    )
