@@ -111,9 +111,6 @@ def _narrow(plan: Chosen) -> dict[str, str]:
     return dict(sorted(unit for unit in plan if isinstance(unit, Choice)))
 
 
-OF_BUILD = ("float_heavy", "bytes_moved", "failed")
-
-
 def _point(point: Point, result: Result) -> dict[str, Any]:
     built = result.builds.get(point.plan)
     return {
@@ -128,7 +125,12 @@ def _point(point: Point, result: Result) -> dict[str, Any]:
         "cost_interval_ms": point.cost_interval,
         "speedup": point.speedup,
         "speedup_interval": point.speedup_interval,
-        "built": built and {name: getattr(built, name) for name in OF_BUILD},
+        "built": built
+        and {
+            "float_heavy": built.float_heavy,
+            "bytes_moved": built.bytes_moved,
+            "failed": built.failed,
+        },
     }
 
 
