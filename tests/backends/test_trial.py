@@ -77,7 +77,7 @@ def test_what_survives_a_trial_of_many_is_not_tried_again_and_a_crash_leaves_all
 
 
 def test_a_trial_of_many_ends_when_nothing_new_comes(monkeypatch):
-    monkeypatch.setattr(trial, "KNOWN", 3)
+    monkeypatch.setattr(trial, "WORKS_WITHOUT_NEW_PARTS", 3)
     known, late = key("known"), key("late")
     same = [partial(crash_of, known, list)] * 4
     try_together([*same, partial(crash_of, late, list)])
@@ -90,7 +90,7 @@ def test_weights_and_names_are_not_parts_of_a_graph_but_attributes_and_shapes_ar
     first.initializer[0].raw_data = bytes(len(first.initializer[0].raw_data))
     first.node[0].name = "other"
     assert parts_of(first) == parts
-    assert not parts_of(first, False, "other options") & parts
+    assert not parts_of(first, True) & parts
     known, plain = parts_of(first, True), len(first.output)
     first.output.add(name=first.node[0].output[0])  # it may end a fusion, and there is none then
     assert parts_of(first) - parts

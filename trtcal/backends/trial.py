@@ -24,7 +24,8 @@ SIGNALS = ("SEGV", "BUS", "ABRT", "FPE", "ILL", "TRAP", "SYS", "KILL")
 CRASHES = {getattr(signal, f"SIG{name}") for name in SIGNALS}
 DEPTH = 2
 
-TOGETHER_S, KNOWN = 10.0, 100  # what ends a trial of many: its time, and so many without new parts
+TOGETHER_S = 10.0  # of a trial of many
+WORKS_WITHOUT_NEW_PARTS = 100  # in a row, which end it too
 
 _survived = set[int]()
 _crashed = dict[frozenset[int], int]()
@@ -69,7 +70,7 @@ def try_together(works: Iterable[Callable[[], object]]) -> None:
             with contextlib.suppress(Exception):
                 work()
             idle = idle + 1 if len(_survived) == count else 0
-            if idle == KNOWN or monotonic() > until:
+            if idle == WORKS_WITHOUT_NEW_PARTS or monotonic() > until:
                 break
         return " ".join(map(str, _survived - before))
 
@@ -88,7 +89,7 @@ def crashes_as_warnings() -> Iterator[None]:
         warnings.warn(crash.message, RuntimeWarning, stacklevel=3)
 
 
-def parts_of(graph: onnx.GraphProto, as_it_is: bool = False, *settings: object) -> frozenset[int]:
+def parts_of(graph: onnx.GraphProto, as_it_is: bool = False) -> frozenset[int]:
     """Return hashes of all nodes, each with what comes up to `DEPTH` nodes before it.
 
     They cover operators, attributes, types and shapes of weights, but neither values nor names. Which
@@ -107,4 +108,4 @@ def parts_of(graph: onnx.GraphProto, as_it_is: bool = False, *settings: object) 
             known |= dict.fromkeys(node.output, part)
         before = [tuple(map(known.get, node.input)) for node in graph.node]
         parts = list(map(hash, zip(own, before, strict=True)))
-    return frozenset(hash((part, as_it_is, *settings)) for part in parts)
+    return frozenset(hash((part, as_it_is)) for part in parts)

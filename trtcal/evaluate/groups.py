@@ -143,9 +143,15 @@ def _group(name: str, figure: str, sums: _Sums, row: Values) -> Group:
         drop, p = _of_values(row)
         p = max(p, _beyond(row, sums.whole))
     factor = metric_of(figure).factor
-    figures = factor * reference, factor * variant, factor * drop.value
-    interval = factor * drop.low, factor * drop.high
-    return Group(name, count, *figures, interval, p if count >= LEAST_SLICE else None)
+    return Group(
+        name,
+        count,
+        factor * reference,
+        factor * variant,
+        factor * drop.value,
+        (factor * drop.low, factor * drop.high),
+        p if count >= LEAST_SLICE else None,
+    )
 
 
 def _of_values(row: Values) -> tuple[Interval, float]:

@@ -163,6 +163,10 @@ def _command(model: Path, calibration: Path, optimizations: Path | None, plan: P
 
 
 def _relief(relief: Relief) -> dict[str, Any]:
-    limit = relief.limit
-    bounds = {"limit": str(limit), "asked": limit.bound, "needed": relief.needed}
-    return {**bounds, "by": relief.by, "unit": limit.unit}
+    return {
+        "limit": str(relief.limit),
+        "asked": relief.limit.bound,
+        "needed": relief.needed,
+        "by": relief.by,
+        "unit": relief.limit.unit,
+    }

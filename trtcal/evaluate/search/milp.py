@@ -190,10 +190,13 @@ class Programme:
             weights[self._place(name)] = factor / top
         whole = np.array([kind == "x" for kind, _ in self.places], np.int64)
         upper = np.array([self._most(*name) for name in self.places])
-        bounds = Bounds(np.zeros(len(upper)), upper)
-        above = LinearConstraint(matrix, [number for _, number in rows], np.inf)
-        limits = {"bounds": bounds, "constraints": above, "options": {"time_limit": 10.0}}
-        solution = milp(weights, integrality=whole, **limits)
+        solution = milp(
+            weights,
+            integrality=whole,
+            bounds=Bounds(np.zeros(len(upper)), upper),
+            constraints=LinearConstraint(matrix, [number for _, number in rows], np.inf),
+            options={"time_limit": 10.0},
+        )
         if solution.x is None:
             return None
         return frozenset(unit for unit in self.units if solution.x[self.places["x", unit]] > 0.5)

@@ -127,9 +127,12 @@ class Evaluator:
 
     def loss(self, plan: Chosen = frozenset()) -> Loss:
         """Return what a plan loses, measured once."""
-        on = {"samples": self.reference.samples, "start": self.reference.start}
-        of = {"plan": self.plans.plan(plan).to_document()["digest"], **on}
-        what = {**of, "calibration": self.plans.calibration.digest}
+        what = {
+            "plan": self.plans.plan(plan).to_document()["digest"],
+            "samples": self.reference.samples,
+            "start": self.reference.start,
+            "calibration": self.plans.calibration.digest,
+        }
         return self.cache.recall(what, partial(self._measured, plan))
 
     def _measured(self, plan: Chosen) -> Loss:

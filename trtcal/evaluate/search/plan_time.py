@@ -118,10 +118,16 @@ def _kernel(
         for tensor in node.inputs
         if tensor.name in shapes and tensor.name not in made
     ]
-    tensors = tuple(reads), group[-1].outputs[0].name
-    amounts = macs.get(head.name) or 0, weight_count(head)
-    unit, kinds = head.name if head.name in units else None, (head.op in UNTYPED, head.op in FREE)
-    return Kernel(head.name, unit, *tensors, *amounts, *kinds)
+    return Kernel(
+        head.name,
+        head.name if head.name in units else None,
+        tuple(reads),
+        group[-1].outputs[0].name,
+        macs.get(head.name) or 0,
+        weight_count(head),
+        head.op in UNTYPED,
+        head.op in FREE,
+    )
 
 
 FLOAT = "float"

@@ -129,8 +129,12 @@ class PairedGraph:
         graph.input.extend(self._value(name) for name in inputs)
         graph.output.extend(self._value(name) for name in outputs)
         like = self.quantized
-        same = {name: getattr(like, name) for name in ("ir_version", "opset_import", "functions")}
-        return onnx.ModelProto(graph=graph, **same)
+        return onnx.ModelProto(
+            graph=graph,
+            ir_version=like.ir_version,
+            opset_import=like.opset_import,
+            functions=like.functions,
+        )
 
     def _pairs(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """Yield the Q and DQ before a quantized node, each after what it reads."""

@@ -82,9 +82,15 @@ class Sensitivities:
         """Return the JSON form, the layers ranked; `of` says what was measured with what."""
         pairs = [(row, row.share(self.measure)) for row in self.ranked]
         layers = [row.to_document() | {"share": s if s < math.inf else None} for row, s in pairs]
-        head = {"kind": "sensitivity", "schema_version": 1, "trtcal": __version__, **of}
-        whole = self.whole.to_document()
-        return {**head, "measure": self.measure, "whole": whole, "layers": layers}
+        return {
+            "kind": "sensitivity",
+            "schema_version": 1,
+            "trtcal": __version__,
+            **of,
+            "measure": self.measure,
+            "whole": self.whole.to_document(),
+            "layers": layers,
+        }
 
     def shares(self, measure: str) -> dict[str, float]:
         """Return each layer's part of the whole loss; missing ones share evenly what is left of it."""
