@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trtcal.documents.bounds import INTEGERS, check_depth, check_file, in_time
+from trtcal.documents.overview import Shown
 from trtcal.errors import InputError
 from trtcal.extensions import DEVICES, load
 from trtcal.limits import Limit, parse_limits
@@ -358,7 +359,7 @@ def section(kind: type[Section], about: str) -> Any:
 
 
 @dataclass(frozen=True)
-class ImagesConfig:
+class ImagesConfig(Shown):
     """How image files become the model's input; nothing of it is guessed.
 
     In this order: `channels`, `resize` (the shorter side, or height and width), `crop` (height and
@@ -409,7 +410,7 @@ class ImagesConfig:
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(Shown):
     """Settings of all data of a model."""
 
     constants: dict[str, Any] = key(
@@ -424,7 +425,7 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
-class PrepareConfig:
+class PrepareConfig(Shown):
     """Preparation passes to skip, those to add that run on request only, and scripts with others."""
 
     skip: tuple[str, ...] = key(
@@ -437,7 +438,7 @@ class PrepareConfig:
 
 
 @dataclass(frozen=True)
-class CalibrationConfig:
+class CalibrationConfig(Shown):
     """The data and methods to calibrate with."""
 
     data: Path | None = key(
@@ -486,7 +487,7 @@ class CalibrationConfig:
 
 
 @dataclass(frozen=True)
-class EvaluationConfig:
+class EvaluationConfig(Shown):
     """The data to compare on, and how."""
 
     data: Path | None = key(
@@ -518,7 +519,7 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True)
-class PlanConfig:
+class PlanConfig(Shown):
     """A plan, as in a plan's JSON, the method whose ranges it takes, and whether to improve it."""
 
     layers: dict[str, str] = key(_texts, dict, "Precisions of single layers by their names.")
@@ -552,7 +553,7 @@ def _plans(value: object) -> dict[str, PlanConfig]:
 
 
 @dataclass(frozen=True)
-class BuildConfig:
+class BuildConfig(Shown):
     """Targets, shapes and the time limit of builds."""
 
     targets: tuple[str, ...] = key(
@@ -614,7 +615,7 @@ WORD = Kind(
 
 
 @dataclass(frozen=True)
-class DeviceConfig:
+class DeviceConfig(Shown):
     """A machine that trtcal reaches by ssh, where it builds, runs and times engines."""
 
     host: str = key(HOST, about="The machine: `user@host`, or `ssh://user@host:port`.")
@@ -680,7 +681,7 @@ def explaining() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class ReportConfig:
+class ReportConfig(Shown):
     """The price of an hour of the machine where latency is measured, for the cost of inferences."""
 
     price_per_hour: float | None = key(
@@ -693,7 +694,7 @@ PRICINGS = ("on-demand", "spot", "reserved")
 
 
 @dataclass(frozen=True)
-class CostConfig:
+class CostConfig(Shown):
     """Who a run is for, and what serves the model: for costs by tag and over time."""
 
     tags: dict[str, str] = key(
@@ -736,7 +737,7 @@ ACTIONS = Kind(
 
 
 @dataclass(frozen=True)
-class CheckpointConfig:
+class CheckpointConfig(Shown):
     """What `trtcal trace verify` does about a delta: run again what made it, raise the alert."""
 
     on_delta: tuple[str, ...] = key(
@@ -748,7 +749,7 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
-class StoreConfig:
+class StoreConfig(Shown):
     """Where `trtcal store` keeps runs: a folder, or s3://bucket/prefix."""
 
     url: str | None = key(
@@ -761,7 +762,7 @@ class StoreConfig:
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Shown):
     """All of `trtcal.toml`, with paths absolute from the file's folder.
 
     `task` is what the model is for, `outputs` are the outputs to judge; both are guessed if not

@@ -24,12 +24,24 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trtcal.documents.overview import Columns
 from trtcal.errors import GateFailed, InputError
 from trtcal.metrics import FINDINGS, HIGHER, OUTPUTS, TIMES, Metric, metric_of
 
 HOLDS, BROKEN, UNDECIDED = "holds", "broken", "undecided"
 SHIP, WITH_CARE, DO_NOT, INCONCLUSIVE = "SHIP", "SHIP WITH CARE", "DO NOT SHIP", "INCONCLUSIVE"
 """The words of a verdict."""
+TONES = {SHIP: "#2f9e62", WITH_CARE: "#c78a14", DO_NOT: "#d8504d"}
+"""Colors of the words in a notebook, which are seen on white and on black."""
+COLUMNS: Columns = {
+    "limit": lambda judgement: judgement.title,
+    "of": "{subject}",
+    "measured": lambda each: each.reason if each.figure is None else each.measured,
+    "margin": "{margin:+.4g}",
+    "samples needed": "{samples_needed:,}",
+    "state": "{state}",
+}
+"""The table of limits, for judgements."""
 SLICES = "@slices"
 EXAMPLES = '"top1 >= -1.0", "int8: speedup >= 1.3", "latency_p50 <= +5%" or "silent_fallbacks == 0"'
 _SYNTAX = re.compile(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 import numpy as np
 
 from calibrators.range import LARGEST_AMAX, LEAST_AMAX, scale_of
 from trtcal.documents import Sealed
+from trtcal.documents.overview import Columns, Overview, Shown
 from trtcal.errors import InputError
 from trtcal.formats import FORMATS
 
@@ -18,10 +20,18 @@ COMMAND = "trtcal calibrate MODEL.onnx --data DATA"
 FP8_ONLY = "for FP8 alone"
 """What the note of a range says that came from FP8: of one for INT8 it says nothing."""
 Parameters = Mapping[str, int | float | str]
+COLUMNS: Columns = {
+    "tensor": "{0}",
+    "amax": "{1.amax:.6g}",
+    "max |x|": "{1.observed_amax:.6g}",
+    "clipped": "{1.clipped:.4%}",
+    "note": "{1.note}",
+}
+"""The table of a calibration's ranges, for pairs of a tensor and its range."""
 
 
 @dataclass(frozen=True)
-class TensorRange:
+class TensorRange(Shown):
     """One tensor's range, with what was seen of its values.
 
     `amax` and `observed_amax` are in the tensor's own unit, `clipped` is the share (0 to 1) of its
@@ -81,8 +91,26 @@ class Calibration(Sealed, kind=CALIBRATION_KIND, command=COMMAND, measured=("pea
     sizes: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = field(
         default_factory=dict
     )
-    sample_digests: str = field(default="", repr=False)
-    peaks: dict[str, float] = field(default_factory=dict, repr=False)
+    sample_digests: str = ""
+    peaks: dict[str, float] = field(default_factory=dict)
+
+    def overview(self) -> Overview:
+        """Return the table of ranges, and how many clip observed values."""
+        how = "".join(f", {name} {value}" for name, value in self.parameters.items())
+        title = f"Calibration of {len(self.ranges)} tensors: {self.method}{how}"
+        facts = [self.clipping, *([f"{len(self.unranged)} without a range"] * bool(self.unranged))]
+        return Overview(f"{title}, {self.samples:,} samples", facts, self.ranges.items(), COLUMNS)
+
+    @property
+    def clipping(self) -> str:
+        """How many ranges clip observed values, and which clips most of its own."""
+        every = f"{len(self.ranges)} tensors have a range"
+        clipped = {name: 100 * row.clipped for name, row in self.ranges.items() if row.clipped > 0}
+        if not clipped:
+            return f"{every}; none clips an observed value"
+        worst = max(clipped, key=lambda name: clipped[name])
+        usual = f"{median(clipped.values()):.2g} % of their values at the median"
+        return f"{every}; {len(clipped)} clip, {usual} and at most {clipped[worst]:.2g} % ({worst})"
 
 
 def most_stretched(calibrations: Sequence[Calibration], count: int) -> list[str]:

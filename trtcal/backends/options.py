@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from trtcal.config import ImagesConfig
+from trtcal.documents.overview import Shown
 from trtcal.errors import InputError
 from trtcal.model import Model, TensorSpec
 from trtcal.quantization.coverage import recorded_sizes
@@ -23,7 +24,7 @@ USE_QDQ = "quantize the model (`trtcal quantize`) and leave --route out"
 
 
 @dataclass(frozen=True)
-class Route:
+class Route(Shown):
     """One way to INT8, with what it needs.
 
     `ranges` are amaxes by tensor, `precisions` what the plan asks for each node; `constraints` hold
@@ -225,7 +226,7 @@ VERBOSITIES = ("detailed", "layer_names_only", "none")
 
 
 @dataclass(frozen=True)
-class BuildOptions:
+class BuildOptions(Shown):
     """How to build: `shapes` for dynamic inputs (else the default), and a time limit in seconds.
 
     `further_profiles` are optimization profiles in addition to that of `shapes`. The timing cache

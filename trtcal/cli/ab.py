@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trtcal.cli.advice import advise_after_success, advise_on_loss
 from trtcal.cli.options import ON, EvaluationOptions, VerdictOptions, argument, option
-from trtcal.cli.output import Columns, print_limits, print_table, progress, say
+from trtcal.cli.output import print_limits, print_overview, progress, say
 
 if TYPE_CHECKING:
     from trtcal.evaluate.ab import ABTest
@@ -100,20 +100,7 @@ def show(result: ABTest) -> None:
     say(*result.task.lines)
     on = f"; times of {result.timing.on}" if result.timing and result.timing.on else ""
     title = f"{result.seen} of {result.samples} samples of {result.dataset_name}{on}"
-    columns: Columns = {
-        "figure": "{name}",
-        result.baseline: "{baseline:.5g}",
-        result.candidate: "{candidate:.5g}",
-        "B against A": lambda row: (
-            f"{row.difference.value:.3g} times"
-            if row.unit == "times"
-            else f"{row.difference.value:+.3g}"
-        ),
-        "interval": "{difference.low:.3g} to {difference.high:.3g}",
-        "p": lambda row: f"{row.p if row.adjusted_p is None else row.adjusted_p:.2g}",
-        "mid-p": "{mid_p:.2g}",
-    }
-    print_table(result.verdict.answers, columns, title)
+    print_overview(result.overview(), title)
     for look in result.interim:
         say(f"look at {look['samples']} samples, error rate {look['alpha']:.2g}: {look['word']}")
     verdict = result.verdict

@@ -11,7 +11,7 @@ import click
 from trtcal.cli.advice import advise, recall, remember
 from trtcal.cli.diagnose import show as show_diagnosis
 from trtcal.cli.options import JudgingOptions, argument, config_here, option
-from trtcal.cli.output import clock, note, print_table, say, say_written, size_in_bytes
+from trtcal.cli.output import clock, note, print_overview, say, say_written, size_in_bytes
 from trtcal.documents.streams import command_line
 from trtcal.errors import BackendError, ResourceError
 
@@ -200,13 +200,8 @@ def _with_sizes(options: BuildEngine, settings: BuildOptions, model: Model) -> B
 
 
 def _show(result: Build, model: Path, command: str | None, diagnosis: Diagnosis) -> None:
-    title = f"{result.model_name}: {result.backend} {result.backend_version} for {result.target}"
-    columns = {"node": "{node}", "asked": "{asked}", "got": "{got}"}
-    columns |= {"engine layer": "{layer}", "why": "{reason}"}
-    lost_first = sorted(result.outcomes, key=lambda outcome: not outcome.is_lost)
-    print_table(lost_first, columns, title, shown=NODES_SHOWN)
-    lost = sum(outcome.is_lost for outcome in result.outcomes)
-    say(f"{len(result.layers)} engine layers; {lost} nodes did not get the precision asked for")
+    print_overview(result.overview(), result.headline, NODES_SHOWN)
+    say(result.counts)
     if command:
         say(f"the same with the backend's own tool: {command}")
     say_written(result.engine, result.digest)

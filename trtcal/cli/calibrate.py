@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from trtcal.cli.advice import advise, remember
@@ -15,7 +14,7 @@ from trtcal.cli.output import (
     most,
     note,
     parameters,
-    print_table,
+    print_overview,
     progress,
     reasons,
     remark,
@@ -180,30 +179,16 @@ def _observe_options(options: Calibrate, checkpoint: Path) -> ObserveOptions:
 
 def _show(result: Calibration, title: str) -> None:
     if is_verbose():
-        columns = {"tensor": "{0}", "amax": "{1.amax:.6g}", "max |x|": "{1.observed_amax:.6g}"}
-        columns |= {"clipped": "{1.clipped:.4%}", "note": "{1.note}"}
-        print_table([*result.ranges.items()], columns, title)
+        print_overview(result.overview(), title)
     else:
         say(title)
-    say(_summary(result))
+    say(result.clipping)
     every = ((name, _doubt(row, result.method)) for name, row in result.ranges.items())
     doubtful = {name: why for name, why in every if why}
     for name, reason in [*doubtful.items()][: most(NAMES_SHOWN)]:
         say(f"doubtful: {name}: {reason}")
     say_more(len(doubtful), most(NAMES_SHOWN), "doubtful ranges")
     say(*reasons(result.unranged), head="no range for ")
-
-
-def _summary(result: Calibration) -> str:
-    every = f"{len(result.ranges)} tensors have a range"
-    clipped = {name: 100 * row.clipped for name, row in result.ranges.items() if row.clipped > 0}
-    if not clipped:
-        return f"{every}; none clips an observed value"
-    worst = max(clipped, key=lambda name: clipped[name])
-    return (
-        f"{every}; {len(clipped)} clip, {median(clipped.values()):.2g} % of their values at the median "
-        f"and at most {clipped[worst]:.2g} % ({worst})"
-    )
 
 
 def _doubt(row: TensorRange, method: str) -> str | None:

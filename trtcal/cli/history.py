@@ -114,10 +114,10 @@ class List(HistoryOptions, JsonOptions, example="trtcal history list --project r
 
 
 def _list(entries: Sequence[Entry]) -> None:
-    columns = {"name": "{name}", "run": "{number}", "made": "{made_at}"}
-    columns |= {"verdict": "{verdict}", "variant": "{variant}"}
+    from trtcal.runs.history import LISTED
+
     tags = {"tags": lambda entry: words_of(entry.tags)} if any(e.tags for e in entries) else {}
-    print_table(entries, {**columns, **tags})
+    print_table(entries, {**LISTED, **tags})
 
 
 def _say_empty(history: History, name: str | None, tags: Sequence[str]) -> None:

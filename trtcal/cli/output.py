@@ -8,17 +8,18 @@ import math
 import os
 import re
 import shutil
-import string
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from trtcal.documents import streams, to_json
+from trtcal.documents.overview import Columns as Columns
+from trtcal.documents.overview import Overview
+from trtcal.documents.overview import filled as filled
 from trtcal.errors import InputError, some
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ LONGEST_CELL = 160
 REPORT_S = 10.0
 NO_PROGRESS = "TRTCAL_NO_PROGRESS"
 """With this variable set no line of progress is printed where there is no terminal."""
-Columns = Mapping[str, str | Callable[[Any], object]]
 BLANKS = dict.fromkeys(map(ord, "\n\r\t"), " ")
 
 _QUIET = ContextVar("quiet", default=False)
@@ -113,25 +113,6 @@ def print_csv(rows: Iterable[Sequence[object]]) -> None:
     stream.flush()
 
 
-class _Cells(string.Formatter):
-    """Writes a thing's fields by their names, or a sequence's by their places; None as `missing`."""
-
-    def __init__(self, missing: str) -> None:
-        self.missing = missing
-
-    def get_value(self, key: int | str, args: Sequence[Any], _kwargs: object) -> Any:
-        thing = args[0]
-        return getattr(thing, str(key)) if is_dataclass(thing) else thing[key]
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        return self.missing if value is None else super().format_field(value, format_spec)
-
-
-def filled(template: str, thing: Any, missing: str = "") -> str:
-    """Return a template such as "{amax:.6g}" with a thing's fields, or its places, filled in."""
-    return _Cells(missing).format(template, thing)
-
-
 def print_table(
     things: Iterable[Any],
     columns: Columns,
@@ -166,6 +147,11 @@ def print_table(
     stream.write(captured.get())
     stream.flush()
     say_more(len(every), rows)
+
+
+def print_overview(view: Overview, title: str, shown: int | None = None) -> None:
+    """Print the table of a result under a title."""
+    print_table(view.things, view.columns, title, view.missing, shown)
 
 
 def _console(stream: streams.Guarded) -> Console:
@@ -337,16 +323,10 @@ class StatusLine:
 
 def print_limits(judgements: Sequence[Judgement], title: str = "limits") -> None:
     """Print the table of limits, if there are any."""
+    from trtcal.limits import COLUMNS
+
     if judgements:
-        columns: Columns = {
-            "limit": lambda row: row.title,
-            "of": "{subject}",
-            "measured": lambda row: row.reason if row.figure is None else row.measured,
-            "margin": "{margin:+.4g}",
-            "samples needed": "{samples_needed:,}",
-            "state": "{state}",
-        }
-        print_table(judgements, columns, title)
+        print_table(judgements, COLUMNS, title)
 
 
 def show_coverage(coverage: Coverage) -> None:

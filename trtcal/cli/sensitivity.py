@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trtcal.cli.advice import advise
 from trtcal.cli.options import CalibratedOptions, TaskOptions, option
-from trtcal.cli.output import Columns, print_table, progress
+from trtcal.cli.output import print_overview, progress
 
 if TYPE_CHECKING:
     from trtcal.evaluate.search.sensitivity import Sensitivities
@@ -64,18 +64,4 @@ command = Sensitivity.command()
 
 def show(result: Sensitivities) -> None:
     """Print the layers, those with the largest share first."""
-    whole, measure = result.whole, result.measure
-    total = whole.of(measure) or 1.0
-    name = "KL" if measure == "kl" else "noise"
-    columns: Columns = {
-        "layer": "{layer}",
-        "op": "{op}",
-        "share": lambda row: f"{row.share(measure) / total:.1%}" if whole.is_fit else "-",
-        f"{name} alone": lambda row: f"{row.alone.of(measure):.3g}",
-        f"{name} with the layer in float": lambda row: f"{row.left.of(measure):.3g}",
-        "SQNR dB alone": "{alone.sqnr_db:.2f}",
-        "SQNR dB, layer in float": "{left.sqnr_db:.2f}",
-        "samples": "{left.samples}",
-    }
-    title = f"all INT8: {name} {whole.of(measure):.3g}, SQNR {whole.sqnr_db:.2f} dB"
-    print_table(result.ranked, columns, f"{title}, {whole.samples} samples")
+    print_overview(result.overview(), result.headline)

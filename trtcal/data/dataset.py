@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trtcal.documents import canonical_json, digest_bytes
+from trtcal.documents.overview import Overview, Shown
 from trtcal.errors import InputError
 from trtcal.model import Model, without_samples
 
@@ -170,8 +171,23 @@ class Dataset(Protocol):
         """Take in what another process witnessed; `InputError` if it read other samples."""
 
 
+class Samples(Shown):
+    """Base of datasets, which shows their number of samples, inputs and labels."""
+
+    def overview(self: Dataset) -> Overview:
+        """Return the shapes of the samples, as many in a row as are the same."""
+        labels = (
+            "no labels" if self.labels is None else f"labels of {len(set(self.labels))} classes"
+        )
+        title = (
+            f"Dataset {self.name!r}: {len(self):,} samples of {', '.join(self.inputs)}, {labels}"
+        )
+        rows = [(count, *shape) for count, shapes in self.shapes for shape in shapes.items()]
+        return Overview(title, (), rows, {"input": "{1}", "shape": "{2}", "samples": "{0:,}"})
+
+
 @dataclass(frozen=True)
-class ArrayDataset:
+class ArrayDataset(Samples):
     """Samples along the first axis of arrays, in memory or in files that tell if they are changed."""
 
     name: str
@@ -213,7 +229,7 @@ class ArrayDataset:
         """Do nothing: the fingerprint is known."""
 
 
-class StreamedDataset(ABC):
+class StreamedDataset(Samples, ABC):
     """Samples that are read anew in each pass, a batch at a time.
 
     Whoever first reads a sample gives its digest; every later pass has to give the same, else

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trtcal.documents import Sealed
+from trtcal.documents.overview import Overview, Shown
 
 ERROR, WARNING = "error", "warning"
 
 
 @dataclass(frozen=True)
-class DataIssue:
+class DataIssue(Shown):
     """One thing that is wrong with data for a model.
 
     `kind` is a stable word, `subject` the input, "samples" or "labels", `sentence` the
@@ -37,6 +38,12 @@ class DataIssue:
     fix: str
     settings: dict[str, Any] = field(default_factory=dict)
     severity: str = ERROR
+
+    def overview(self) -> Overview:
+        """Return the measurement, what to do, and the figures."""
+        columns = {"evidence": "{0}", "value": "{1:.6g}"}
+        title = f"{type(self).__name__} {self.kind}: {self.sentence}"
+        return Overview(title, (f"fix: {self.fix}",), self.evidence.items(), columns)
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.sentence}; {self.fix}"
@@ -72,3 +79,13 @@ class DataCheck(Sealed, kind="data_check", command="trtcal check-data"):
     checked: int
     issues: tuple[DataIssue, ...]
     questions: tuple[Question, ...] = ()
+
+    def overview(self) -> Overview:
+        """Return the issues and questions."""
+        several = (*self.issues, *self.questions)
+        words = [f"{each.kind}: {each.sentence}" for each in several]
+        counts = f"issues {len(self.issues)}, questions {len(self.questions)}"
+        title = f"Data check of {self.checked:,} of {self.samples:,} samples of "
+        title += f"{self.dataset_name!r}: {counts if several else 'no issue'}"
+        columns = {"kind": "{kind}", "of": "{subject}", "measured": "{sentence}", "fix": "{fix}"}
+        return Overview(title, words, several, columns)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trtcal.data.dataset import Dataset, Digests, Feeds, Labels, Runs, Span, spans
+from trtcal.data.dataset import Dataset, Digests, Feeds, Labels, Runs, Samples, Span, spans
 from trtcal.data.feeds import Cursor
 from trtcal.documents import canonical_json, digest_bytes
 from trtcal.errors import InputError
@@ -21,7 +21,7 @@ RUNS = 8  # in which samples are held back
 
 
 @dataclass(frozen=True)
-class Subset:
+class Subset(Samples):
     """The samples of `whole` in `spans`, one after the other; the first of them is number 0 here."""
 
     name: str

@@ -58,6 +58,7 @@ from trtcal.documents.digests import (
     seal,
     to_json,
 )
+from trtcal.documents.overview import Shown
 from trtcal.documents.schema import is_convertible
 from trtcal.documents.staging import (
     Workplace,
@@ -267,7 +268,7 @@ def parsing(path: Path, build: Callable[[], T]) -> T:
         raise InputError(f"{path} has a missing or wrong field: {error!r}", hint) from error
 
 
-class Sealed:
+class Sealed(Shown):
     """Base of a frozen dataclass whose fields are a document's.
 
     `class Thing(Sealed, kind="thing", command="trtcal make", version=1, measured=("times",))`:

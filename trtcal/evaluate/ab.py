@@ -21,6 +21,7 @@ from trtcal.data import Dataset
 from trtcal.data.issues import DataIssue
 from trtcal.data.overlap import numbers_of
 from trtcal.documents import Document, seal
+from trtcal.documents.overview import Columns, Overview, Shown
 from trtcal.errors import InputError, __version__
 from trtcal.evaluate.ab_rule import Figures, Rule, Slices, Verdict, ask, decide, rule_for
 from trtcal.evaluate.collectors import (
@@ -53,7 +54,7 @@ ANALYSES = 5
 
 
 @dataclass(frozen=True)
-class Timing:
+class Timing(Shown):
     """The blocks, and what one run was: samples in it, and the device, "CPU @NAME" or "@NAME"."""
 
     blocks: Blocks
@@ -80,7 +81,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class ABTest:
+class ABTest(Shown):
     """Everything about one test: the models, the data, the verdict, and its evidence.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
@@ -110,6 +111,23 @@ class ABTest:
         lower = any(answer.warning for answer in verdict.answers)
         return not lower and not any(limit.may_improve() for limit in verdict.limits)
 
+    def overview(self) -> Overview:
+        """Return the comparisons and the verdict."""
+        columns: Columns = {
+            "figure": "{name}",
+            self.baseline: "{baseline:.5g}",
+            self.candidate: "{candidate:.5g}",
+            "B against A": lambda row: row.effect,
+            "interval": "{difference.low:.3g} to {difference.high:.3g}",
+            "p": lambda row: f"{row.p if row.adjusted_p is None else row.adjusted_p:.2g}",
+            "mid-p": "{mid_p:.2g}",
+        }
+        title = f"A/B test of {self.baseline} and {self.candidate} on {self.seen:,} samples of "
+        answer = self.verdict.overview()
+        facts = (answer.title, *answer.facts)
+        named = f"{title}{self.dataset_name!r}"
+        return Overview(named, facts, self.verdict.answers, columns, "", tone=answer.tone)
+
     def to_document(self) -> Document:
         """Return the sealed JSON form; times, and what rests on them, stand under `measured`."""
         names = ("baseline", "candidate", "dataset", "dataset_name", "samples", "seen")
@@ -126,7 +144,7 @@ class ABTest:
 
 
 @dataclass(frozen=True)
-class ABOptions:
+class ABOptions(Shown):
     """How a test runs: batch size, slices, the model to measure agreement against, own metrics.
 
     `sequential` judges at five interim analyses and stops as soon as the limits are decided.

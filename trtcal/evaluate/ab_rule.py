@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from trtcal.data.issues import DataIssue
+from trtcal.documents.overview import NEUTRAL, Overview, Shown
 from trtcal.errors import InputError
 from trtcal.evaluate.accuracy import Mean, doubted, of_ratio, sqnr_interval
 from trtcal.evaluate.tasks import (
@@ -27,9 +28,11 @@ from trtcal.evaluate.tasks import (
 )
 from trtcal.limits import (
     BROKEN,
+    COLUMNS,
     DO_NOT,
     INCONCLUSIVE,
     SHIP,
+    TONES,
     UNDECIDED,
     WITH_CARE,
     Figure,
@@ -63,7 +66,7 @@ Figures = Mapping[str, "tuple[Values, Values] | OfMany"]
 
 
 @dataclass(frozen=True)
-class Rule:
+class Rule(Shown):
     """What B must hold, at which error rate of it all, and the metric that decides.
 
     `metric` must have a limit, else nothing is decided. `alone`: agreement, cosine and KL are measured
@@ -131,7 +134,7 @@ def _of_whole(limits: Iterable[Limit]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(Shown):
     """One comparison: both figures, by how much B's is higher (how many times as fast), and p."""
 
     name: str
@@ -148,6 +151,12 @@ class Answer:
     def is_change(self) -> bool:
         """Whether there is a difference at all, all comparisons counted."""
         return (self.p if self.adjusted_p is None else self.adjusted_p) < ALPHA
+
+    @property
+    def effect(self) -> str:
+        """By how much B's figure is higher, or how many times as fast it is."""
+        value = self.difference.value
+        return f"{value:.3g} times" if self.unit == TIMES_UNIT else f"{value:+.3g}"
 
     @property
     def warning(self) -> str:
@@ -182,7 +191,7 @@ class Answers:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(Shown):
     """The answer to the whole: a word, a sentence with why, and what it rests on."""
 
     word: str
@@ -192,6 +201,13 @@ class Verdict:
     limits: tuple[Judgement, ...]
     warnings: tuple[str, ...] = ()
     samples_needed: int | None = None
+
+    def overview(self) -> Overview:
+        """Return the answer with its warnings, and the limits."""
+        title = f"{self.word}: {self.sentence}"
+        return Overview(
+            title, self.warnings, self.limits, COLUMNS, tone=TONES.get(self.word, NEUTRAL)
+        )
 
     @property
     def is_good(self) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from trtcal.backends.sessions import CPU, run_session
@@ -16,6 +16,7 @@ from trtcal.data import Dataset
 from trtcal.data.issues import DataIssue
 from trtcal.data.overlap import Overlap, numbers_of
 from trtcal.documents import Document, Sealed, from_fields, seal
+from trtcal.documents.overview import Columns, Overview, Shown
 from trtcal.errors import InputError, __version__, some
 from trtcal.evaluate.accuracy import Accuracy, Mean, OutputFigures
 from trtcal.evaluate.collectors import CollectSettings, check_question, evaluate, read_task
@@ -49,7 +50,7 @@ PLAIN = ("dataset", "dataset_name", "samples", "batch")
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Shown):
     """One variant's results; `size_bytes` is its file's.
 
     `outputs` are the figures of each output that counts, `means` those over samples with what their
@@ -96,6 +97,13 @@ class Row:
         """Return a figure of the outputs as text."""
         value = self.figure(metric)
         return "-" if value is None else format(value, metric.digits)
+
+    def overview(self) -> Overview:
+        """Return the first figure of the outputs that is known, and the times."""
+        known = (each for each in METRICS.values() if each.column and self.figure(each) is not None)
+        figures = [f"{each.column} {self.text(each)}" for each in islice(known, 2)]
+        times = f"p50 {self.latency.p50_ms:.3g} ms, {self.latency.speedup:.2f} times as fast"
+        return Overview(f"{self.name}: {', '.join([*figures, times])}")
 
     def lasting(self) -> dict[str, Any]:
         """Return the JSON form of what does not rest on times."""
@@ -216,23 +224,24 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
             and any(row.figure(metric) is not None for row in self.rows)
         }
 
-    def _repr_html_(self) -> str:
-        """Return the table that a notebook shows: one row for each variant."""
-        columns: dict[str, Callable[[Row], str]] = {
-            "variant": lambda row: html.escape(row.name),
+    def overview(self) -> Overview:
+        """Return a row for each variant, and the figures that say most of each."""
+        columns: Columns = {
+            "variant": "{name}",
             **self.columns(),
-            "p50 ms": lambda row: f"{row.latency.p50_ms:.3f}",
-            "speed-up": lambda row: f"{row.latency.speedup:.2f}",
+            "p50 ms": "{latency.p50_ms:.3f}",
+            "speed-up": "{latency.speedup:.2f}",
             "MB": lambda row: f"{row.size_bytes / 1e6:.4g}",
         }
-        lines = ["".join(f"<th>{heading}</th>" for heading in columns)]
-        for row in self.rows:
-            lines.append("".join(f"<td>{text(row)}</td>" for text in columns.values()))
-        return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+        count = len(self.rows) - 1
+        title = f"Comparison of {count} variant{'s' * (count != 1)} with {self.rows[0].name} on "
+        title += f"{self.samples:,} samples of {self.dataset_name!r}"
+        facts = [row.overview().title for row in self.rows[1:] + self.rows[:1]]
+        return Overview(title, facts, self.rows, columns)
 
 
 @dataclass(frozen=True)
-class CompareSettings:
+class CompareSettings(Shown):
     """What `compare` runs, collects and times.
 
     `batch` is in samples. `rounds` are the runs timed of each, more if the speed-ups' intervals are to

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from trtcal.config import read_toml
 from trtcal.documents import from_fields
+from trtcal.documents.overview import Overview, Shown
 
 RISKS = ("none", "low", "high")
 
@@ -38,7 +39,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Finding(Shown):
     """One fact worth acting on.
 
     `kind` is a stable word for gates and suppressions (`silent_fallback`), `subject` the layer,
@@ -55,6 +56,12 @@ class Finding:
     fix: str
     evidence: tuple[Evidence, ...] = ()
     cost: Cost = field(default_factory=Cost)
+
+    def overview(self) -> Overview:
+        """Return the fact, its meaning and what to do, and where it was seen."""
+        columns = {"evidence": "{source} {place}", "text": "{text}"}
+        facts = (f"why: {self.why}", f"fix: {self.fix}")
+        return Overview(f"Finding {self.kind}: {self.what}", facts, self.evidence, columns)
 
 
 @dataclass(frozen=True)

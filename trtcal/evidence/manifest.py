@@ -10,6 +10,7 @@ from typing import Any
 from trtcal import documents
 from trtcal.config import is_device
 from trtcal.documents import Document
+from trtcal.documents.overview import Overview, Shown
 from trtcal.errors import InputError, __version__
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import Outcome
@@ -34,7 +35,7 @@ def runs_on_cpu(backend: str, target: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Build:
+class Build(Shown):
     """A built engine, with its layers and the precision that each node asked for and got.
 
     `whole` are the outputs of the model that this model was cut from, none if it was not cut.
@@ -66,6 +67,26 @@ class Build:
     options: dict[str, Any] = field(default_factory=dict)
     command: str | None = None
     coverage: Coverage | None = None
+
+    @property
+    def headline(self) -> str:
+        """Which model was built by what for what."""
+        return f"{self.model_name}: {self.backend} {self.backend_version} for {self.target}"
+
+    def overview(self) -> Overview:
+        """Return the precision that each node asked for and got, those first that did not get it."""
+        lost_first = sorted(self.outcomes, key=lambda outcome: not outcome.is_lost)
+        columns = {"node": "{node}", "asked": "{asked}", "got": "{got}"}
+        columns |= {"engine layer": "{layer}", "why": "{reason}"}
+        facts = [f"{self.counts}; engine: {self.engine}"]
+        facts += [self.coverage.proportion] if self.coverage else []
+        return Overview(f"Build of {self.headline}", facts, lost_first, columns, "")
+
+    @property
+    def counts(self) -> str:
+        """How many layers the engine has, and how many nodes are in another precision than asked."""
+        lost = sum(outcome.is_lost for outcome in self.outcomes)
+        return f"{len(self.layers)} engine layers; {lost} nodes did not get the precision asked for"
 
     @property
     def is_for_cpu(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,8 +18,9 @@ from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from trtcal.documents import checked_digest, digest_bytes, recover
 from trtcal.documents.bounds import ARRAYS_BYTES, check_file
+from trtcal.documents.overview import Overview, Shown
 from trtcal.documents.trust import is_trusted
-from trtcal.errors import InputError
+from trtcal.errors import InputError, some
 from trtcal.model import files
 from trtcal.model.checking import MODEL_BYTES, check, check_sizes, first_line
 from trtcal.model.files import refill, weights_of, without_bytes
@@ -116,7 +118,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(Shown):
     """A checked ONNX model; `fingerprint` is the SHA-256 of its file and of its external data.
 
     `proto` holds the weights, or refers to the files that have them (`trtcal.model.files`).
@@ -138,6 +140,15 @@ class Model:
     given: onnx.ModelProto | None = None
     defaults: tuple[str, ...] = ()
     source: Path | None = None
+
+    def overview(self) -> Overview:
+        """Return the inputs and outputs, and the numbers of nodes by operator."""
+        counts = Counter(node.op_type for node in self.proto.graph.node)
+        columns = {"operator": "{0}", "nodes": "{1}"}
+        ends = (("inputs", self.inputs), ("outputs", self.outputs))
+        facts = [f"{name}: {some(map(str, specs), 4)}" for name, specs in ends]
+        title = f"Model {self.name!r}: {counts.total():,} nodes, opset {self.opset}"
+        return Overview(title, facts, counts.most_common(), columns)
 
     @property
     def reference(self) -> onnx.ModelProto:

@@ -29,6 +29,7 @@ from trtcal.data import open_dataset as open_data
 from trtcal.data.issues import DataCheck
 from trtcal.data.opening import Data
 from trtcal.documents import Workplace, write_document
+from trtcal.documents.overview import Overview, Shown
 from trtcal.errors import InputError
 from trtcal.evaluate.ab import ABOptions, ABTest, Question
 from trtcal.evaluate.ab import ab_test as test
@@ -56,6 +57,7 @@ from trtcal.model.passes import prepare
 from trtcal.pipeline import job
 from trtcal.pipeline.improving import improved_for_search
 from trtcal.pipeline.journal import Say
+from trtcal.pipeline.verdict import Verdict
 from trtcal.ptq.improver import Improved
 from trtcal.ptq.improver import improve as optimize
 from trtcal.ptq.optimizations import ImproveOptions
@@ -290,7 +292,7 @@ def diagnose(
 
 
 @dataclass(frozen=True)
-class BuildLog:
+class BuildLog(Shown):
     """What a build log says: its events in order, and their summary.
 
     `summary` has counts by category, the findings with meaning and remedy, and whether it failed.
@@ -303,6 +305,16 @@ class BuildLog:
 
     events: tuple[Event, ...]
     summary: Mapping[str, Any]
+
+    def overview(self) -> Overview:
+        """Return what came of the build, and the kinds of its messages, the worst first."""
+        columns = {"kind": "{category}", "severity": "{severity}", "count": "{count}"}
+        columns |= {"message": "{message}", "meaning": "{meaning}", "fix": "{fix}"}
+        counts = ", ".join(f"{n} {name}" for name, n in self.summary["severities"].items())
+        rows = self.summary["findings"]
+        facts = [f"{row['severity']}: {row['message']}" for row in rows]
+        title = f"Build log: {self.summary['result']}, {len(self.events):,} events: {counts}"
+        return Overview(title, facts, rows, columns)
 
 
 def read_log(path: PathLike) -> BuildLog:
@@ -491,32 +503,31 @@ def search(
 
 
 @dataclass(frozen=True)
-class Report:
-    """A report: its JSON document, and the page that shows it, which a notebook shows in a frame.
+class Report(Shown):
+    """A report: its JSON document, and the page that shows it, `page` if that was written.
+
+    `repr` is the verdict; a notebook shows it with its limits and a link to the page.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
     >>> int8 = quantize(digits, calibrate(digits, data))
     >>> comparison = compare(digits, {"int8": int8}, "samples/digits/test.npz", rounds=3)
     >>> page = report([comparison])
-    >>> page.document["schema_version"], page.verdict in ("SHIP", "SHIP WITH CARE", "INCONCLUSIVE")
+    >>> page.document["schema_version"], page.verdict.word in ("SHIP", "INCONCLUSIVE")
     (4, True)
     """
 
     document: dict[str, Any]
     html: str
+    page: Path | None = None
 
     @property
-    def verdict(self) -> str:
-        """The word: SHIP, SHIP WITH CARE, DO NOT SHIP or INCONCLUSIVE."""
-        return str(self.document["measured"]["verdict"]["word"])
+    def verdict(self) -> Verdict:
+        """The word (SHIP, SHIP WITH CARE, DO NOT SHIP or INCONCLUSIVE) with its sentence."""
+        return Verdict.of(self.document)
 
-    def __repr__(self) -> str:
-        return f"<Report {self.verdict}: {self.document['measured']['verdict']['sentence']}>"
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        return f'<iframe srcdoc="{escape(self.html)}" width="100%" height="800"></iframe>'
+    def overview(self) -> Overview:
+        """Return the verdict, with a link to the page if that was written."""
+        return self.verdict.overview(self.page)
 
 
 def report(
@@ -543,7 +554,7 @@ def report(
             document["measured"]["folder"] = "session"
     if output is not None:
         document = write_page(Path(output), document)
-    return Report(document, render(document))
+    return Report(document, render(document), None if output is None else Path(output))
 
 
 def _collect(results: Sequence[Reported], folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtcal import documents
@@ -14,6 +14,7 @@ from trtcal.config import FILE, Config, script_in
 from trtcal.data import size_ranges
 from trtcal.data.issues import DataCheck, DataIssue
 from trtcal.documents import FILES, Document, write_text
+from trtcal.documents.overview import Overview, Shown
 from trtcal.errors import __version__
 from trtcal.evaluate.replay import Reporter, silent
 from trtcal.limits import Judgement, judge_counts
@@ -22,6 +23,7 @@ from trtcal.model.loaders import source_of
 from trtcal.pipeline import stages
 from trtcal.pipeline.inputs import Inputs, open_inputs
 from trtcal.pipeline.journal import Journal, Say
+from trtcal.pipeline.verdict import Verdict
 from trtcal.reporting.render import write_page
 from trtcal.runs.follower import follower_kinds, followers_of
 from trtcal.runs.history import History
@@ -48,13 +50,13 @@ Warn = Callable[[DataCheck], None]
 
 
 @dataclass(frozen=True)
-class RunResult:
+class RunResult(Shown):
     """The folder of a run, its report, failed builds, and the judged limits on builds and data.
 
     `issues` are those of the calibration data.
 
     >>> result = run("samples/digits/trtcal.toml")  # doctest: +SKIP
-    >>> result.report["measured"]["verdict"]["word"]  # doctest: +SKIP
+    >>> result.verdict.word  # doctest: +SKIP
     'SHIP WITH CARE'
     """
 
@@ -63,6 +65,17 @@ class RunResult:
     missing_builds: dict[str, str]
     limits: tuple[Judgement, ...] = ()
     issues: tuple[DataIssue, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """The word of the report with its sentence."""
+        return Verdict.of(self.report)
+
+    def overview(self) -> Overview:
+        """Return the verdict, and builds that are missing, with a link to the report."""
+        view = self.verdict.overview(self.folder / "report.html")
+        missing = (f"no build {name}: {why}" for name, why in self.missing_builds.items())
+        return replace(view, facts=(*missing, *view.facts))
 
 
 def run(

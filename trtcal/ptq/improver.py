@@ -18,6 +18,7 @@ from trtcal.calibration import calibrate
 from trtcal.data import Dataset, held_back
 from trtcal.data.dataset import batch_for, size_ranges, whole_batches
 from trtcal.documents import Document, write_document
+from trtcal.documents.overview import Columns, Overview, Shown
 from trtcal.errors import BackendError, InputError, __version__
 from trtcal.evaluate.judging import METHODS as ALL
 from trtcal.evaluate.judging import Judge, Verdict, leading
@@ -56,7 +57,7 @@ FITTED = {"fast": 64, "best": 256}  # samples that optimizations are fitted to, 
 
 
 @dataclass(frozen=True)
-class Try:
+class Try(Shown):
     """One optimization that was tried, with its description and the loss with it."""
 
     name: str
@@ -74,7 +75,7 @@ class Try:
 
 
 @dataclass(frozen=True)
-class Improved:
+class Improved(Shown):
     """The best model: its optimizations, the model with them, its ranges, and all that was tried.
 
     `plan` is the one that they were found for. There are no ranges if it quantizes weights only.
@@ -90,6 +91,23 @@ class Improved:
     tries: tuple[Try, ...]
     warnings: tuple[str, ...]
     plan: Plan
+
+    def overview(self) -> Overview:
+        """Return the optimizations that were tried, and which of them are kept."""
+        columns: Columns = {
+            "optimization": "{name}",
+            "loss": "{value:.4g}",
+            "SQNR dB": "{loss.sqnr_db:.2f}",
+            "disagreement %": "{loss.disagreement:.2f}",
+            "": lambda each: "kept" if each.kept else "not kept",
+        }
+        kept = [each for each in self.tries if each.kept]
+        title = f"Improved {self.optimized.name}: {len(kept)} of {len(self.tries)} tries kept"
+        gain = (
+            f"SQNR {self.tries[0].loss.sqnr_db:.1f} dB, then {kept[-1].loss.sqnr_db:.1f} dB with "
+        )
+        facts = (gain + ", ".join(each.name for each in kept), *self.warnings)
+        return Overview(title, facts, self.tries, columns)
 
     @cached_property
     def quantized(self) -> QuantizedModel:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from trtcal.documents import to_fields
+from trtcal.documents.overview import Shown
 from trtcal.formats import NARROW, WEIGHTS_ONLY, spelled
 from trtcal.limits import Figure, Judgement, Limit, judge_figures
 from trtcal.metrics import INT8_MACS, NARROW_MACS, SHARES
@@ -46,7 +47,7 @@ class Uncovered:
 
 
 @dataclass(frozen=True)
-class Coverage:
+class Coverage(Shown):
     """The multiply-accumulates and bytes of a network, and those of its nodes in narrow formats.
 
     `is_built` is what an engine was built with; else it is what Q/DQ ask for, if kernels are there.

@@ -26,6 +26,7 @@ from trtcal.config import (
     read_sections,
 )
 from trtcal.documents import Document, read_document, read_json, seal, write_document
+from trtcal.documents.overview import Shown
 from trtcal.errors import InputError
 from trtcal.formats import FLOATS, FORMATS, NARROW, PLANNED, RANGED
 from trtcal.model import Model
@@ -46,7 +47,7 @@ WRITE_PLAN = (
 
 
 @dataclass(frozen=True)
-class Rule:
+class Rule(Shown):
     """A precision for the nodes whose whole name matches `pattern` and whose operator is `op`.
 
     One of the two may be left out. `optional` rules may match nothing.
@@ -128,7 +129,7 @@ def _rules(value: Any) -> tuple[Rule, ...]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Shown):
     """A precision for every layer: `layers` by node name, then `rules` in order, then `default`.
 
     Nodes without weights or products follow their neighbours unless a name or a rule decides.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,7 +15,8 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from trtcal.documents import canonical_json
-from trtcal.errors import InputError
+from trtcal.documents.overview import Overview, Shown
+from trtcal.errors import InputError, some
 from trtcal.formats import BY_OPERATOR, FORMATS, NARROW, WEIGHTS_ONLY
 from trtcal.model import Model, checked
 from trtcal.model.cut import metadata_of
@@ -41,7 +43,7 @@ BY_TYPE = {onnx.TensorProto.DataType.Value(row.onnx): name for name, row in FORM
 
 
 @dataclass(frozen=True)
-class QuantizedModel:
+class QuantizedModel(Shown):
     """An ONNX model with Q/DQ; `asked` is the precision that every layer asks a compiler for.
 
     `skipped` gives the reason for every layer that did not get the precision that the plan asks
@@ -60,6 +62,16 @@ class QuantizedModel:
     excluded: dict[str, str] = field(default_factory=dict)
     fp16_subgraphs: Fp16Subgraphs = field(default_factory=Fp16Subgraphs)
     unused: dict[str, str] = field(default_factory=dict)
+
+    def overview(self) -> Overview:
+        """Return how many layers ask for which precision, and those left in float with the reason."""
+        counts = Counter(self.asked.values()).most_common()
+        parts = ", ".join(f"{count} layers in {name}" for name, count in counts)
+        left = {**self.excluded, **self.skipped}
+        facts = [f"{len(left)} left in float: {some(left)}"] if left else []
+        columns = {"left in float": "{0}", "why": "{1}"}
+        title = f"Quantized model {self.proto.graph.name!r}: {parts}"
+        return Overview(title, facts, left.items(), columns)
 
     @property
     def is_quantized(self) -> bool:

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from trtcal.config import CostConfig, read_tags
 from trtcal.documents import Document, from_fields, parsing
 from trtcal.documents.bounds import ARRAYS_BYTES, check_file, parse_json, seconds_for, too_slow
+from trtcal.documents.overview import ROWS, Overview, Shown
 from trtcal.documents.schema import changes_of, replace_texts
 from trtcal.errors import InputError, ResourceError
 from trtcal.runs.figures import Figures, digests_of_run, figures_of_run
@@ -72,7 +73,7 @@ Columns = dict[tuple[str, str], tuple[list[int], list[float]]]
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(Shown):
     """One run: what it was called, its verdict, what it was made of, its figures and tags."""
 
     number: int
@@ -100,13 +101,23 @@ COLUMNS = tuple(column.name for column in fields(Entry))[1:-3]
 """Of a run in the file, between its number and its digests."""
 
 
+LISTED = {
+    "name": "{name}",
+    "run": "{number}",
+    "made": "{made_at}",
+    "verdict": "{verdict}",
+    "variant": "{variant}",
+}
+"""The table of runs, for entries."""
+
+
 def default_path() -> Path:
     """Return where the history lies if nobody says otherwise: in the user's data folder."""
     home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(home) / "trtcal" / FILE
 
 
-class History:
+class History(Shown):
     """The runs in one file.
 
     `InputError` if the file is not a history, `ResourceError` if it is in use for more than a
@@ -131,6 +142,13 @@ class History:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.executescript(SCHEMA)
             connection.execute(f"PRAGMA user_version = {VERSION}")
+
+    def overview(self) -> Overview:
+        """Return the last runs, which are read for a notebook only."""
+        return Overview(f"History in {self.path}", (), self._last(), LISTED)
+
+    def _last(self) -> Iterator[Entry]:
+        yield from reversed(self.entries(last=ROWS))
 
     def _check(self) -> None:
         """Refuse a file of another program, or of another version, without a change to it.

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from trtcal.documents.overview import Shown
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.limits import (
     FASTEST,
@@ -35,7 +36,7 @@ SLACKS = (1.05, 1.3, 1.7)  # by which a loss may be foreseen too high
 
 
 @dataclass(frozen=True)
-class Found:
+class Found(Shown):
     """The front, cheapest first, all plans measured, the recommended one, and why it is that.
 
     Where no plan holds the limits, none is recommended, and `reliefs` are the limits that would have

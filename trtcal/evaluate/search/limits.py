@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from trtcal.documents.overview import Shown
 from trtcal.errors import InputError
 from trtcal.evaluate.metrics import Loss
 from trtcal.limits import HOLDS, Figure, Judgement, Limit, parse_limits
@@ -45,7 +46,7 @@ def with_unit(plan: Plan, unit: Unit) -> Plan:
 
 
 @dataclass(frozen=True)
-class Point:
+class Point(Shown):
     """A measured plan: its time (an estimate, or of measured layers) and its speed-up over FP32.
 
     Their intervals are those of the estimates; without them they are exact. `int8_macs` is the

@@ -20,6 +20,7 @@ from trtcal.data.dataset import batch_for, whole_batches
 from trtcal.data.overlap import Overlap, numbers_of, overlap
 from trtcal.data.subsets import Subset
 from trtcal.documents import Workplace
+from trtcal.documents.overview import Columns, Overview, Shown
 from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.ab import ABOptions, ABTest, Question, ab_test
 from trtcal.evaluate.ab_rule import Answer, is_tested
@@ -52,7 +53,7 @@ MOST, LEFT = 512, 64  # samples that plans are measured on, unless more are aske
 
 
 @dataclass(frozen=True)
-class Compiled:
+class Compiled(Shown):
     """What a compiler made of one quantized model, or why it failed.
 
     `float_heavy` is the number of nodes asked in INT8 that did not get it. `layers` are in order: the
@@ -86,7 +87,7 @@ def compiler(backend: Backend, options: BuildOptions, model: Model) -> Compile:
 
 
 @dataclass(frozen=True)
-class SearchOptions:
+class SearchOptions(Shown):
     """How to search: see `trtcal search --help`.
 
     `gpu` is the GPU to estimate times for: a name, or a TOML file of datasheet numbers. `samples`
@@ -121,7 +122,7 @@ class SearchOptions:
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(Shown):
     """Everything that was found; `builds` by plan, where a compiler was given.
 
     Plans are of the prepared `model`, optimized where INT8 falls short, with its `calibration`.
@@ -148,6 +149,23 @@ class Result:
     shared_samples: Overlap | None = None
     others: Mapping[str, Sensitivities] = field(default_factory=dict)
     beside: tuple[SpeedupEstimate, Answer] | None = None
+
+    def overview(self) -> Overview:
+        """Return the plans from the fastest to the most accurate, and which one is recommended."""
+        best, count = self.found.recommended, len(self.layers)
+        columns: Columns = {
+            "plan": lambda point: "recommended" if point is best else "",
+            "layers quantized": lambda point: f"{len(point.plan)} of {count}",
+            "ms": "{cost_ms:.4g}",
+            "speed-up": "{speedup:.3g}",
+            "SQNR dB": "{loss.sqnr_db:.2f}",
+            "INT8 MACs %": "{int8_macs:.3g}",
+        }
+        advice = f"{len(best.plan)} of {count} layers quantized: " if best else "no plan: "
+        facts = [f"recommended: {advice}{self.found.reason}"]
+        facts += [self.tested.verdict.overview().title] if self.tested else []
+        title = f"Search of {len(self.found.measured)} plans for {self.model.name}"
+        return Overview(title, facts, self.found.front, columns)
 
     @property
     def layers(self) -> list[str]:

@@ -11,7 +11,8 @@ from typing import Any
 from trtcal.data import Dataset
 from trtcal.data.dataset import whole_batches
 from trtcal.documents import Document
-from trtcal.errors import InputError, __version__
+from trtcal.documents.overview import Columns, Overview, Shown
+from trtcal.errors import InputError, __version__, some
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.segments import TOLERANCE, Rerun
@@ -20,10 +21,11 @@ from trtcal.model import Model
 from trtcal.ranges import Calibration
 
 SAMPLES = 64
+NAMES = {"kl": "KL", "noise": "noise"}
 
 
 @dataclass(frozen=True)
-class Sensitivity:
+class Sensitivity(Shown):
     """One layer: `alone` is the loss with nothing else quantized, `left` with all others quantized.
 
     `whole` is that with all quantized, on the samples of `left`.
@@ -47,7 +49,7 @@ class Sensitivity:
 
 
 @dataclass(frozen=True)
-class Sensitivities:
+class Sensitivities(Shown):
     """All layers that a plan decides on, in graph order, and the loss with all of them in INT8.
 
     `missing` are the last of them, which there was no time to measure.
@@ -78,6 +80,32 @@ class Sensitivities:
         """The layers, those with the largest share of the loss first."""
         return sorted(self.layers, key=lambda layer: -layer.share(self.measure))
 
+    @property
+    def headline(self) -> str:
+        """The loss with all layers in INT8."""
+        name, loss = NAMES[self.measure], self.whole
+        title = f"all INT8: {name} {loss.of(self.measure):.3g}, SQNR {loss.sqnr_db:.2f} dB"
+        return f"{title}, {loss.samples} samples"
+
+    def overview(self) -> Overview:
+        """Return the layers, those with the largest share of the loss first."""
+        measure, name = self.measure, NAMES[self.measure]
+        total, is_fit = self.whole.of(measure) or 1.0, self.whole.is_fit
+        columns: Columns = {
+            "layer": "{layer}",
+            "op": "{op}",
+            "share": lambda row: f"{row.share(measure) / total:.1%}" if is_fit else "-",
+            f"{name} alone": lambda row: f"{row.alone.of(measure):.3g}",
+            f"{name} with the layer in float": lambda row: f"{row.left.of(measure):.3g}",
+            "SQNR dB alone": "{alone.sqnr_db:.2f}",
+            "SQNR dB, layer in float": "{left.sqnr_db:.2f}",
+            "samples": "{left.samples}",
+        }
+        first = some((row.layer for row in self.ranked), 3)
+        facts = (self.headline, f"the largest share: {first}")
+        title = f"Sensitivities of {len(self.layers)} layers"
+        return Overview(title, facts, self.ranked, columns, "")
+
     def to_document(self, of: dict[str, Any]) -> Document:
         """Return the JSON form, the layers ranked; `of` says what was measured with what."""
         pairs = [(row, row.share(self.measure)) for row in self.ranked]
@@ -100,7 +128,7 @@ class Sensitivities:
 
 
 @dataclass(frozen=True)
-class Sampling:
+class Sampling(Shown):
     """On how many samples layers are measured, the first of a dataset, and for how long.
 
     A layer whose loss is known to `tolerance` earlier is not run on all of them; 0 runs all. No

@@ -17,6 +17,7 @@ from onnx import TensorProto
 
 from trtcal.config import Config
 from trtcal.documents import Document, seal, to_fields, write_document
+from trtcal.documents.overview import Overview, Shown
 from trtcal.errors import some
 from trtcal.evidence.diagnosis.failure import (
     DIAGNOSIS_KIND,
@@ -116,7 +117,7 @@ class Suppression:
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Shown):
     """Findings by cost, those accepted with the reason, limits judged, notes, and what was counted.
 
     >>> import tempfile
@@ -132,6 +133,13 @@ class Diagnosis:
     counts: Mapping[str, int] = field(default_factory=dict)
     unused: tuple[Suppression, ...] = ()
     coverage: Coverage | None = None
+
+    def overview(self) -> Overview:
+        """Return the findings, and how much of the compute is in INT8."""
+        columns = {"finding": "{kind}", "what": "{what}", "why": "{why}", "fix": "{fix}"}
+        facts = [self.coverage.proportion] if self.coverage else []
+        facts += [f"{finding.kind}: {finding.what}" for finding in self.findings]
+        return Overview(f"Diagnosis: {summary_line(self)}", facts, self.findings, columns)
 
     def to_document(self) -> Document:
         """Return the sealed JSON form."""

@@ -10,6 +10,7 @@ from typing import Any
 import onnx_graphsurgeon as gs
 
 from trtcal.documents import Document, parsing, read_document, seal
+from trtcal.documents.overview import Overview, Shown
 from trtcal.errors import GateFailed, InputError, __version__
 from trtcal.evidence.difference import Difference, changes_of
 from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding, rank
@@ -87,7 +88,7 @@ SHARED = ("second_reader", "output", "subgraph")
 
 
 @dataclass(frozen=True)
-class Fusions:
+class Fusions(Shown):
     """Every match in a model, with what a layer list shows of it (None where there is none).
 
     `inner` counts nodes in subgraphs and functions, which were not checked.
@@ -106,6 +107,13 @@ class Fusions:
     def broken(self) -> tuple[Match, ...]:
         """The matches that are broken, by prediction."""
         return tuple(match for match in self.matches if match.state == BROKEN)
+
+    def overview(self) -> Overview:
+        """Return the patterns, whether each is complete by prediction, and what the engine shows."""
+        rows = [*zip(self.matches, self.verdicts, strict=True)]
+        columns = {"pattern": "{0.pattern}", "root node": "{0.root}", "prediction": "{0.state}"}
+        title = f"Fusions of {self.model_name}: {len(self.broken)} of {len(self.matches)} broken"
+        return Overview(title, (), rows, {**columns, "engine": "{1}"})
 
     @property
     def verdicts(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtcal.documents import to_fields
+from trtcal.documents.overview import Shown
 from trtcal.formats import BY_LISTED
 
 UNKNOWN = "unknown"
@@ -84,7 +85,7 @@ class TensorInfo:
 
 
 @dataclass(frozen=True)
-class Layer:
+class Layer(Shown):
     """One layer of an engine, as its builder or inspector described it.
 
     `kind` is the builder's own word (`correlation`, `CaskConvolution`, `kgen`, ...). `nodes` are

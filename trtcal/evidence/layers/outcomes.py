@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from trtcal.documents.overview import Shown
 from trtcal.evidence.layers.layer import FLOATS, UNKNOWN, Layer, LayersByNode, is_quantize_step
 from trtcal.formats import BY_LISTED, FORMATS, NARROW, PLANNED, RANGED, WEIGHTS_ONLY
 from trtcal.model import Model
@@ -18,7 +19,7 @@ from trtcal.quantization.qdq import quantization_record
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Shown):
     """What became of one ONNX node: `got` is what its kernel reads, one of `PLANNED`, or unknown.
 
     `reason` is None if the node got what was asked; `hint` says what to try if it did not; `cause` is

@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from trtcal.documents.overview import Shown
 from trtcal.evidence.log.rules import (
     LOCATION,
     Body,
@@ -34,7 +35,7 @@ CACHED_MESSAGES = 4096  # messages seen before: logs repeat themselves
 
 
 @dataclass(frozen=True)
-class Event:
+class Event(Shown):
     """One fact: where it stands, how bad its logger thought it was, what it is about.
 
     `line` counts from 1. `subject` is the tensor, layer, tactic, option or file concerned, exactly
