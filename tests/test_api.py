@@ -3,6 +3,7 @@
 import doctest
 import inspect
 import os
+import pickle
 import subprocess
 import sys
 
@@ -15,7 +16,10 @@ import trtcal
 from tests.conftest import SAMPLES
 from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.tables import each
+from trtcal import ABOptions, BuildOptions, History, ImagesConfig, SearchOptions
 from trtcal.backends.registry import BACKENDS
+from trtcal.config import BuildConfig, CalibrationConfig, EvaluationConfig
+from trtcal.evidence.fusion.fusions import check_fusions
 from trtcal.extensions import NAMES, entry_points
 
 DIGITS = SAMPLES / "digits" / "digits.onnx"
@@ -220,15 +224,88 @@ def test_from_memory_to_a_report(net, arrays, tmp_path):
     built = trtcal.build(int8, tmp_path / "build")
     comparison = trtcal.compare(proto, {"int8": int8}, arrays, rounds=3)
     assert [row.name for row in comparison.rows] == ["FP32", "int8"]
-    assert comparison._repr_html_().startswith("<table>")
     made = trtcal.report([calibration, comparison, built], tmp_path / "page.html")
     assert made.document["builds"]
-    assert made._repr_html_().startswith("<iframe")
-    assert repr(made).startswith(f"<Report {made.document['measured']['verdict']['word']}: ")
-    assert calibration.sample_digests
-    assert calibration.sample_digests not in repr(calibration)
+    assert repr(made).startswith(f"{made.verdict.word}: {made.verdict.sentence[:40]}")
+    assert f'">{tmp_path / "page.html"}</a>' in made._repr_html_()
     assert (tmp_path / "page.html").read_text() == made.html
     assert (tmp_path / "page.json").exists()
+
+
+@pytest.fixture(scope="module")
+def results(net, arrays, tmp_path_factory):
+    """What every name gives: what a function returns, an object of a class."""
+    folder = tmp_path_factory.mktemp("results")
+    calibration = trtcal.calibrate(net, arrays)
+    int8 = trtcal.quantize(net, calibration)
+    built = trtcal.build(int8, folder / "build")
+    comparison = trtcal.compare(net, {"int8": int8}, arrays, "sqnr_db >= 1", rounds=3)
+    test = trtcal.ab_test(net, int8, arrays, ["sqnr_db >= 1"])
+    dataset = trtcal.open_dataset(arrays, net)
+    zeros = trtcal.check_data(net, np.zeros_like(arrays["image"]))
+    config = trtcal.Config(
+        folder / "trtcal.toml",
+        model=net,
+        output=folder / "run",
+        calibration=CalibrationConfig(data=net.parent / "data.npz", methods=("minmax",)),
+        evaluation=EvaluationConfig(data=net.parent / "data.npz"),
+        build=BuildConfig(targets=("cpu",)),
+    )
+    of_functions = {
+        "ab_test": test,
+        "build": built,
+        "calibrate": calibration,
+        "check_data": zeros,
+        "compare": comparison,
+        "diagnose": trtcal.diagnose(built),
+        "from_torch": trtcal.load_model(net),
+        "improve": trtcal.improve(net, arrays, time_limit_s=0.0),
+        "load_model": trtcal.load_model(net),
+        "open_dataset": dataset,
+        "quantize": int8,
+        "read_log": trtcal.read_log(built.log),
+        "report": trtcal.report([calibration, comparison, test, built]),
+        "run": trtcal.run(config),
+        "search": trtcal.search(net, calibration, arrays),
+        "sensitivity": trtcal.sensitivity(net, calibration, arrays, 4),
+        "tvm_checkpoints": None,  # TVM's own object
+        "tvm_fusions": check_fusions(trtcal.load_model(net)),
+    }
+    others = (zeros.issues[0], config, History(folder / "runs.sqlite"), trtcal.Plan("fp16"))
+    options = (ABOptions(64), BuildOptions("cpu"), SearchOptions(gpu="l4"), ImagesConfig("rgb"))
+    finding = trtcal.Finding("silent_fallback", "conv1", "conv1 runs in fp32", "slower", "use Q/DQ")
+    errors = (getattr(trtcal, name)("what", "hint") for name in TYPES if "Error" in name)
+    every = (*of_functions.values(), *others, *options, finding, *errors, trtcal.GateFailed("what"))
+    return of_functions | {type(each).__name__: each for each in every} | {"Dataset": dataset}
+
+
+@each("name", trtcal.__all__)
+def test_every_result_is_short_in_python_and_in_a_notebook(results, name):
+    result = results[name]
+    assert len(repr(result)) <= 500
+    assert repr(result).count("\n") < 5
+    assert "object at 0x" not in repr(result)
+    if result is not None and not isinstance(result, Exception):
+        assert len(repr(result)) > len(type(result).__name__)
+        assert len(result._repr_html_()) <= 10_000
+        assert len(repr([result] * 1000)) <= 502_000
+
+
+def test_what_is_shown_is_in_the_words_of_the_field(results):
+    comparison = repr(results["compare"])
+    assert comparison.startswith("Comparison of 1 variant with FP32 on ")
+    assert "times as fast" in comparison
+    assert repr(results["ab_test"]).partition("\n  ")[2].startswith(results["ab_test"].verdict.word)
+    assert results["run"].verdict.word in results["run"]._repr_html_()
+    assert "run/report.html</a>" in results["run"]._repr_html_()
+
+
+@each("name", ["calibrate", "compare", "ab_test", "diagnose", "quantize"])
+def test_what_is_shown_does_not_change_what_a_result_is(results, name):
+    result = results[name]
+    copy = pickle.loads(pickle.dumps(result))
+    assert copy == result or name == "quantize"  # a proto is not equal to its copy
+    assert repr(copy) == repr(result)
 
 
 def test_variants_of_one_name_are_refused_also_that_of_the_reference(net, arrays, tmp_path):

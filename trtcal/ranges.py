@@ -97,9 +97,9 @@ class Calibration(Sealed, kind=CALIBRATION_KIND, command=COMMAND, measured=("pea
     def overview(self) -> Overview:
         """Return the table of ranges, and how many clip observed values."""
         how = "".join(f", {name} {value}" for name, value in self.parameters.items())
-        title = f"Calibration of {len(self.ranges)} tensors: {self.method}{how}"
-        facts = [self.clipping, *([f"{len(self.unranged)} without a range"] * bool(self.unranged))]
-        return Overview(f"{title}, {self.samples:,} samples", facts, self.ranges.items(), COLUMNS)
+        title = f"Calibration by {self.method}{how} on {self.samples:,} samples"
+        facts = (self.clipping, f"{len(self.unranged)} tensors have no range")
+        return Overview(title, facts, things=self.ranges.items(), columns=COLUMNS)
 
     @property
     def clipping(self) -> str:

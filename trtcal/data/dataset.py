@@ -183,7 +183,8 @@ class Samples(Shown):
             f"Dataset {self.name!r}: {len(self):,} samples of {', '.join(self.inputs)}, {labels}"
         )
         rows = [(count, *shape) for count, shapes in self.shapes for shape in shapes.items()]
-        return Overview(title, (), rows, {"input": "{1}", "shape": "{2}", "samples": "{0:,}"})
+        columns = {"input": "{1}", "shape": "{2}", "samples": "{0:,}"}
+        return Overview(title, things=rows, columns=columns)
 
 
 @dataclass(frozen=True)

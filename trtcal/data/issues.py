@@ -43,7 +43,8 @@ class DataIssue(Shown):
         """Return the measurement, what to do, and the figures."""
         columns = {"evidence": "{0}", "value": "{1:.6g}"}
         title = f"{type(self).__name__} {self.kind}: {self.sentence}"
-        return Overview(title, (f"fix: {self.fix}",), self.evidence.items(), columns)
+        facts = (f"fix: {self.fix}",)
+        return Overview(title, facts, things=self.evidence.items(), columns=columns)
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.sentence}; {self.fix}"
@@ -88,4 +89,4 @@ class DataCheck(Sealed, kind="data_check", command="trtcal check-data"):
         title = f"Data check of {self.checked:,} of {self.samples:,} samples of "
         title += f"{self.dataset_name!r}: {counts if several else 'no issue'}"
         columns = {"kind": "{kind}", "of": "{subject}", "measured": "{sentence}", "fix": "{fix}"}
-        return Overview(title, words, several, columns)
+        return Overview(title, brief=words, things=several, columns=columns)

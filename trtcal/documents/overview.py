@@ -58,12 +58,13 @@ class Overview:
     """A sentence, facts of a line each, and a table with a row for each of `things`.
 
     `columns` gives for each heading what stands there: a template such as "{amax:.6g}", which names
-    fields of the thing or places in it, or a function of it. `page` is a file that shows more, `tone`
-    the color of the border.
+    fields of the thing or places in it, or a function of it. `brief` are lines in place of the table
+    in `repr`, `page` is a file that shows more, `tone` the color of the border.
     """
 
     title: str
     facts: Sequence[str] = ()
+    brief: Iterable[str] = ()
     things: Iterable[Any] = ()
     columns: Columns = field(default_factory=dict)
     missing: str = "-"
@@ -81,7 +82,7 @@ class Overview:
     @property
     def text(self) -> str:
         """The sentence and the first facts, at most 5 lines and 500 characters."""
-        lines = [self.title, *self.facts][:LINES]
+        lines = [self.title, *self.facts, *self.brief][:LINES]
         return "\n  ".join(_shortened(line, CHARACTERS // len(lines)) for line in lines)
 
     @property
@@ -152,7 +153,8 @@ class Shown:
         changed = {name: _value(value) for name, value in _changed(self)}
         pairs = ", ".join(f"{name}={text}" for name, text in changed.items())
         columns = {"field": "{0}", "value": "{1}"}
-        return Overview(f"{type(self).__name__}({pairs})", (), changed.items(), columns)
+        title = f"{type(self).__name__}({pairs})"
+        return Overview(title, things=changed.items(), columns=columns)
 
 
 def _changed(thing: Any) -> Iterator[tuple[str, object]]:

@@ -125,8 +125,9 @@ class ABTest(Shown):
         title = f"A/B test of {self.baseline} and {self.candidate} on {self.seen:,} samples of "
         answer = self.verdict.overview()
         facts = (answer.title, *answer.facts)
-        named = f"{title}{self.dataset_name!r}"
-        return Overview(named, facts, self.verdict.answers, columns, "", tone=answer.tone)
+        title += repr(self.dataset_name)
+        rows = self.verdict.answers
+        return Overview(title, facts, things=rows, columns=columns, missing="", tone=answer.tone)
 
     def to_document(self) -> Document:
         """Return the sealed JSON form; times, and what rests on them, stand under `measured`."""

@@ -204,10 +204,8 @@ class Verdict(Shown):
 
     def overview(self) -> Overview:
         """Return the answer with its warnings, and the limits."""
-        title = f"{self.word}: {self.sentence}"
-        return Overview(
-            title, self.warnings, self.limits, COLUMNS, tone=TONES.get(self.word, NEUTRAL)
-        )
+        title, tone = f"{self.word}: {self.sentence}", TONES.get(self.word, NEUTRAL)
+        return Overview(title, self.warnings, things=self.limits, columns=COLUMNS, tone=tone)
 
     @property
     def is_good(self) -> bool:

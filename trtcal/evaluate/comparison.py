@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from trtcal.backends.sessions import CPU, run_session
@@ -101,9 +100,9 @@ class Row(Shown):
     def overview(self) -> Overview:
         """Return the first figure of the outputs that is known, and the times."""
         known = (each for each in METRICS.values() if each.column and self.figure(each) is not None)
-        figures = [f"{each.column} {self.text(each)}" for each in islice(known, 2)]
-        times = f"p50 {self.latency.p50_ms:.3g} ms, {self.latency.speedup:.2f} times as fast"
-        return Overview(f"{self.name}: {', '.join([*figures, times])}")
+        metric = next(known)
+        figure = f"{metric.title} {self.text(metric)} {metric.unit}"
+        return Overview(f"{self.name}: {figure}, {self.latency.speedup:.2f} times as fast")
 
     def lasting(self) -> dict[str, Any]:
         """Return the JSON form of what does not rest on times."""
@@ -236,8 +235,8 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
         count = len(self.rows) - 1
         title = f"Comparison of {count} variant{'s' * (count != 1)} with {self.rows[0].name} on "
         title += f"{self.samples:,} samples of {self.dataset_name!r}"
-        facts = [row.overview().title for row in self.rows[1:] + self.rows[:1]]
-        return Overview(title, facts, self.rows, columns)
+        brief = (row.overview().title for row in self.rows[1:] + self.rows[:1])
+        return Overview(title, brief=brief, things=self.rows, columns=columns)
 
 
 @dataclass(frozen=True)

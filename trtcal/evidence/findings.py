@@ -61,7 +61,8 @@ class Finding(Shown):
         """Return the fact, its meaning and what to do, and where it was seen."""
         columns = {"evidence": "{source} {place}", "text": "{text}"}
         facts = (f"why: {self.why}", f"fix: {self.fix}")
-        return Overview(f"Finding {self.kind}: {self.what}", facts, self.evidence, columns)
+        title = f"Finding {self.kind}: {self.what}"
+        return Overview(title, facts, things=self.evidence, columns=columns)
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,8 @@ class Build(Shown):
         columns |= {"engine layer": "{layer}", "why": "{reason}"}
         facts = [f"{self.counts}; engine: {self.engine}"]
         facts += [self.coverage.proportion] if self.coverage else []
-        return Overview(f"Build of {self.headline}", facts, lost_first, columns, "")
+        title = f"Build of {self.headline}"
+        return Overview(title, facts, things=lost_first, columns=columns, missing="")
 
     @property
     def counts(self) -> str:

@@ -148,7 +148,7 @@ class Model(Shown):
         ends = (("inputs", self.inputs), ("outputs", self.outputs))
         facts = [f"{name}: {some(map(str, specs), 4)}" for name, specs in ends]
         title = f"Model {self.name!r}: {counts.total():,} nodes, opset {self.opset}"
-        return Overview(title, facts, counts.most_common(), columns)
+        return Overview(title, facts, things=counts.most_common(), columns=columns)
 
     @property
     def reference(self) -> onnx.ModelProto:

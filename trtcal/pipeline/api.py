@@ -28,7 +28,7 @@ from trtcal.data import Dataset, size_ranges
 from trtcal.data import open_dataset as open_data
 from trtcal.data.issues import DataCheck
 from trtcal.data.opening import Data
-from trtcal.documents import Workplace, write_document
+from trtcal.documents import Workplace, from_fields, write_document
 from trtcal.documents.overview import Overview, Shown
 from trtcal.errors import InputError
 from trtcal.evaluate.ab import ABOptions, ABTest, Question
@@ -312,9 +312,9 @@ class BuildLog(Shown):
         columns |= {"message": "{message}", "meaning": "{meaning}", "fix": "{fix}"}
         counts = ", ".join(f"{n} {name}" for name, n in self.summary["severities"].items())
         rows = self.summary["findings"]
-        facts = [f"{row['severity']}: {row['message']}" for row in rows]
-        title = f"Build log: {self.summary['result']}, {len(self.events):,} events: {counts}"
-        return Overview(title, facts, rows, columns)
+        brief = (f"{row['severity']}: {row['message']}" for row in rows)
+        title = f"Build log with result {self.summary['result']!r}; messages: {counts}"
+        return Overview(title, brief=brief, things=rows, columns=columns)
 
 
 def read_log(path: PathLike) -> BuildLog:
@@ -523,7 +523,7 @@ class Report(Shown):
     @property
     def verdict(self) -> Verdict:
         """The word (SHIP, SHIP WITH CARE, DO NOT SHIP or INCONCLUSIVE) with its sentence."""
-        return Verdict.of(self.document)
+        return from_fields(Verdict, self.document["measured"]["verdict"])
 
     def overview(self) -> Overview:
         """Return the verdict, with a link to the page if that was written."""

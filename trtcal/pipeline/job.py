@@ -69,7 +69,7 @@ class RunResult(Shown):
     @property
     def verdict(self) -> Verdict:
         """The word of the report with its sentence."""
-        return Verdict.of(self.report)
+        return documents.from_fields(Verdict, self.report["measured"]["verdict"])
 
     def overview(self) -> Overview:
         """Return the verdict, and builds that are missing, with a link to the report."""

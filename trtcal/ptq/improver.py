@@ -107,7 +107,7 @@ class Improved(Shown):
             f"SQNR {self.tries[0].loss.sqnr_db:.1f} dB, then {kept[-1].loss.sqnr_db:.1f} dB with "
         )
         facts = (gain + ", ".join(each.name for each in kept), *self.warnings)
-        return Overview(title, facts, self.tries, columns)
+        return Overview(title, facts, things=self.tries, columns=columns)
 
     @cached_property
     def quantized(self) -> QuantizedModel:

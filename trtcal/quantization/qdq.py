@@ -71,7 +71,7 @@ class QuantizedModel(Shown):
         facts = [f"{len(left)} left in float: {some(left)}"] if left else []
         columns = {"left in float": "{0}", "why": "{1}"}
         title = f"Quantized model {self.proto.graph.name!r}: {parts}"
-        return Overview(title, facts, left.items(), columns)
+        return Overview(title, facts, things=left.items(), columns=columns)
 
     @property
     def is_quantized(self) -> bool:

@@ -145,7 +145,7 @@ class History(Shown):
 
     def overview(self) -> Overview:
         """Return the last runs, which are read for a notebook only."""
-        return Overview(f"History in {self.path}", (), self._last(), LISTED)
+        return Overview(f"History in {self.path}", things=self._last(), columns=LISTED)
 
     def _last(self) -> Iterator[Entry]:
         yield from reversed(self.entries(last=ROWS))

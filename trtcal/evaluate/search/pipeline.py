@@ -165,7 +165,7 @@ class Result(Shown):
         facts = [f"recommended: {advice}{self.found.reason}"]
         facts += [self.tested.verdict.overview().title] if self.tested else []
         title = f"Search of {len(self.found.measured)} plans for {self.model.name}"
-        return Overview(title, facts, self.found.front, columns)
+        return Overview(title, facts, things=self.found.front, columns=columns)
 
     @property
     def layers(self) -> list[str]:

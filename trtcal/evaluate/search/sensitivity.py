@@ -104,7 +104,7 @@ class Sensitivities(Shown):
         first = some((row.layer for row in self.ranked), 3)
         facts = (self.headline, f"the largest share: {first}")
         title = f"Sensitivities of {len(self.layers)} layers"
-        return Overview(title, facts, self.ranked, columns, "")
+        return Overview(title, facts, things=self.ranked, columns=columns, missing="")
 
     def to_document(self, of: dict[str, Any]) -> Document:
         """Return the JSON form, the layers ranked; `of` says what was measured with what."""

@@ -138,8 +138,9 @@ class Diagnosis(Shown):
         """Return the findings, and how much of the compute is in INT8."""
         columns = {"finding": "{kind}", "what": "{what}", "why": "{why}", "fix": "{fix}"}
         facts = [self.coverage.proportion] if self.coverage else []
-        facts += [f"{finding.kind}: {finding.what}" for finding in self.findings]
-        return Overview(f"Diagnosis: {summary_line(self)}", facts, self.findings, columns)
+        brief = (f"{finding.kind}: {finding.what}" for finding in self.findings)
+        title = f"Diagnosis: {summary_line(self)}"
+        return Overview(title, facts, brief, self.findings, columns)
 
     def to_document(self) -> Document:
         """Return the sealed JSON form."""

@@ -113,7 +113,7 @@ class Fusions(Shown):
         rows = [*zip(self.matches, self.verdicts, strict=True)]
         columns = {"pattern": "{0.pattern}", "root node": "{0.root}", "prediction": "{0.state}"}
         title = f"Fusions of {self.model_name}: {len(self.broken)} of {len(self.matches)} broken"
-        return Overview(title, (), rows, {**columns, "engine": "{1}"})
+        return Overview(title, things=rows, columns={**columns, "engine": "{1}"})
 
     @property
     def verdicts(self) -> tuple[str, ...]:
