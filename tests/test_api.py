@@ -303,7 +303,7 @@ def test_what_is_shown_is_in_the_words_of_the_field(results):
 @each("name", ["calibrate", "compare", "ab_test", "diagnose", "quantize"])
 def test_what_is_shown_does_not_change_what_a_result_is(results, name):
     result = results[name]
-    copy = pickle.loads(pickle.dumps(result))
+    copy = pickle.loads(pickle.dumps(result))  # noqa: S301
     assert copy == result or name == "quantize"  # a proto is not equal to its copy
     assert repr(copy) == repr(result)
 

@@ -78,6 +78,10 @@ class Calibration(Sealed, kind=CALIBRATION_KIND, command=COMMAND, measured=("pea
     >>> calibration = calibrate(digits, data)
     >>> calibration.write("calibration.json")["digest"] == Calibration.read("calibration.json").digest
     True
+    >>> calibrate(digits, data, "minmax")
+    Calibration by minmax on 512 samples
+      8 tensors have a range; none clips an observed value
+      0 tensors have no range
     """
 
     method: str

@@ -56,13 +56,13 @@ class Viewer:
         self._browser = browser
 
     @contextmanager
-    def open(self, path: Path, **options) -> Iterator[Opened]:
-        """Open a file; `options` are Playwright's, such as `color_scheme` or `java_script_enabled`."""
+    def open(self, path: Path | str, **options) -> Iterator[Opened]:
+        """Open a file or an address; `options` are Playwright's, such as `color_scheme`."""
         context = self._browser.new_context(**options)
         context.set_default_timeout(600_000)
         try:
             opened = Opened(context.new_page())
-            opened.page.goto(path.as_uri())
+            opened.page.goto(path if isinstance(path, str) else path.as_uri())
             yield opened
         finally:
             context.close()

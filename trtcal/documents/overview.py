@@ -119,7 +119,7 @@ def _escaped(value: object, limit: int) -> str:
 
 
 def _shortened(value: object, limit: int) -> str:
-    text = visible(str(value))
+    text = visible(str(value)[: limit + 1])
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
