@@ -242,7 +242,7 @@ def results(net, arrays, tmp_path_factory):
     comparison = trtcal.compare(net, {"int8": int8}, arrays, "sqnr_db >= 1", rounds=3)
     test = trtcal.ab_test(net, int8, arrays, ["sqnr_db >= 1"])
     dataset = trtcal.open_dataset(arrays, net)
-    zeros = trtcal.check_data(net, np.zeros_like(arrays["image"]))
+    zeros = trtcal.check_data(net, np.zeros_like(arrays["x"]))
     config = trtcal.Config(
         folder / "trtcal.toml",
         model=net,
@@ -251,6 +251,7 @@ def results(net, arrays, tmp_path_factory):
         evaluation=EvaluationConfig(data=net.parent / "data.npz"),
         build=BuildConfig(targets=("cpu",)),
     )
+    quick = SearchOptions(samples=4, evaluations=2, improve="off")
     of_functions = {
         "ab_test": test,
         "build": built,
@@ -266,13 +267,18 @@ def results(net, arrays, tmp_path_factory):
         "read_log": trtcal.read_log(built.log),
         "report": trtcal.report([calibration, comparison, test, built]),
         "run": trtcal.run(config),
-        "search": trtcal.search(net, calibration, arrays),
+        "search": trtcal.search(net, calibration, arrays, options=quick),
         "sensitivity": trtcal.sensitivity(net, calibration, arrays, 4),
         "tvm_checkpoints": None,  # TVM's own object
         "tvm_fusions": check_fusions(trtcal.load_model(net)),
     }
     others = (zeros.issues[0], config, History(folder / "runs.sqlite"), trtcal.Plan("fp16"))
-    options = (ABOptions(64), BuildOptions("cpu"), SearchOptions(gpu="l4"), ImagesConfig("rgb"))
+    options = (
+        ABOptions(64),
+        BuildOptions("cpu"),
+        SearchOptions(gpu="l4"),
+        ImagesConfig("RGB", "NCHW", 1.0),
+    )
     finding = trtcal.Finding("silent_fallback", "conv1", "conv1 runs in fp32", "slower", "use Q/DQ")
     errors = (getattr(trtcal, name)("what", "hint") for name in TYPES if "Error" in name)
     every = (*of_functions.values(), *others, *options, finding, *errors, trtcal.GateFailed("what"))

@@ -200,8 +200,7 @@ def _with_sizes(options: BuildEngine, settings: BuildOptions, model: Model) -> B
 
 
 def _show(result: Build, model: Path, command: str | None, diagnosis: Diagnosis) -> None:
-    print_overview(result.overview(), result.headline, NODES_SHOWN)
-    say(result.counts)
+    print_overview(result.overview(), shown=NODES_SHOWN)
     if command:
         say(f"the same with the backend's own tool: {command}")
     say_written(result.engine, result.digest)

@@ -149,9 +149,9 @@ def print_table(
     say_more(len(every), rows)
 
 
-def print_overview(view: Overview, title: str, shown: int | None = None) -> None:
-    """Print the table of a result under a title."""
-    print_table(view.things, view.columns, title, view.missing, shown)
+def print_overview(view: Overview, title: str = "", shown: int | None = None) -> None:
+    """Print the table of a result, under its own title or another one."""
+    print_table(view.things, view.columns, title or view.title, view.missing, shown)
 
 
 def _console(stream: streams.Guarded) -> Console:

@@ -64,4 +64,4 @@ command = Sensitivity.command()
 
 def show(result: Sensitivities) -> None:
     """Print the layers, those with the largest share first."""
-    print_overview(result.overview(), result.headline)
+    print_overview(result.overview())

@@ -68,26 +68,16 @@ class Build(Shown):
     command: str | None = None
     coverage: Coverage | None = None
 
-    @property
-    def headline(self) -> str:
-        """Which model was built by what for what."""
-        return f"{self.model_name}: {self.backend} {self.backend_version} for {self.target}"
-
     def overview(self) -> Overview:
         """Return the precision that each node asked for and got, those first that did not get it."""
         lost_first = sorted(self.outcomes, key=lambda outcome: not outcome.is_lost)
         columns = {"node": "{node}", "asked": "{asked}", "got": "{got}"}
         columns |= {"engine layer": "{layer}", "why": "{reason}"}
-        facts = [f"{self.counts}; engine: {self.engine}"]
-        facts += [self.coverage.proportion] if self.coverage else []
-        title = f"Build of {self.headline}"
+        title = f"{self.model_name}: {self.backend} {self.backend_version} for {self.target}, "
+        title += f"{len(self.layers)} engine layers; {sum(each.is_lost for each in lost_first)} "
+        title += "nodes did not get the precision asked for"
+        facts = [self.coverage.proportion] if self.coverage else []
         return Overview(title, facts, things=lost_first, columns=columns, missing="")
-
-    @property
-    def counts(self) -> str:
-        """How many layers the engine has, and how many nodes are in another precision than asked."""
-        lost = sum(outcome.is_lost for outcome in self.outcomes)
-        return f"{len(self.layers)} engine layers; {lost} nodes did not get the precision asked for"
 
     @property
     def is_for_cpu(self) -> bool:

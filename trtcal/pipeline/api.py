@@ -57,7 +57,6 @@ from trtcal.model.passes import prepare
 from trtcal.pipeline import job
 from trtcal.pipeline.improving import improved_for_search
 from trtcal.pipeline.journal import Say
-from trtcal.pipeline.verdict import Verdict
 from trtcal.ptq.improver import Improved
 from trtcal.ptq.improver import improve as optimize
 from trtcal.ptq.optimizations import ImproveOptions
@@ -521,9 +520,9 @@ class Report(Shown):
     page: Path | None = None
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> job.Verdict:
         """The word (SHIP, SHIP WITH CARE, DO NOT SHIP or INCONCLUSIVE) with its sentence."""
-        return from_fields(Verdict, self.document["measured"]["verdict"])
+        return from_fields(job.Verdict, self.document["measured"]["verdict"])
 
     def overview(self) -> Overview:
         """Return the verdict, with a link to the page if that was written."""

@@ -14,16 +14,15 @@ from trtcal.config import FILE, Config, script_in
 from trtcal.data import size_ranges
 from trtcal.data.issues import DataCheck, DataIssue
 from trtcal.documents import FILES, Document, write_text
-from trtcal.documents.overview import Overview, Shown
+from trtcal.documents.overview import NEUTRAL, Overview, Shown
 from trtcal.errors import __version__
 from trtcal.evaluate.replay import Reporter, silent
-from trtcal.limits import Judgement, judge_counts
+from trtcal.limits import TONES, Judgement, judge_counts
 from trtcal.model import load_model
 from trtcal.model.loaders import source_of
 from trtcal.pipeline import stages
 from trtcal.pipeline.inputs import Inputs, open_inputs
 from trtcal.pipeline.journal import Journal, Say
-from trtcal.pipeline.verdict import Verdict
 from trtcal.reporting.render import write_page
 from trtcal.runs.follower import follower_kinds, followers_of
 from trtcal.runs.history import History
@@ -47,6 +46,21 @@ OUTPUTS = (
 
 Warn = Callable[[DataCheck], None]
 """Called with the check of the calibration data, before they are observed."""
+
+
+@dataclass(frozen=True)
+class Verdict(Shown):
+    """The word of a report, the sentence with its numbers, the variant, and the warnings."""
+
+    word: str
+    sentence: str
+    variant: str | None
+    reasons: tuple[str, ...]
+
+    def overview(self, page: Path | None = None) -> Overview:
+        """Return the answer and the warnings; `page` is the report."""
+        tone = TONES.get(self.word, NEUTRAL)
+        return Overview(f"{self.word}: {self.sentence}", self.reasons, page=page, tone=tone)
 
 
 @dataclass(frozen=True)

@@ -101,13 +101,8 @@ COLUMNS = tuple(column.name for column in fields(Entry))[1:-3]
 """Of a run in the file, between its number and its digests."""
 
 
-LISTED = {
-    "name": "{name}",
-    "run": "{number}",
-    "made": "{made_at}",
-    "verdict": "{verdict}",
-    "variant": "{variant}",
-}
+LISTED = {"name": "{name}", "run": "{number}", "made": "{made_at}"}
+LISTED |= {"verdict": "{verdict}", "variant": "{variant}"}
 """The table of runs, for entries."""
 
 

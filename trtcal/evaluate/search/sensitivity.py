@@ -80,13 +80,6 @@ class Sensitivities(Shown):
         """The layers, those with the largest share of the loss first."""
         return sorted(self.layers, key=lambda layer: -layer.share(self.measure))
 
-    @property
-    def headline(self) -> str:
-        """The loss with all layers in INT8."""
-        name, loss = NAMES[self.measure], self.whole
-        title = f"all INT8: {name} {loss.of(self.measure):.3g}, SQNR {loss.sqnr_db:.2f} dB"
-        return f"{title}, {loss.samples} samples"
-
     def overview(self) -> Overview:
         """Return the layers, those with the largest share of the loss first."""
         measure, name = self.measure, NAMES[self.measure]
@@ -101,9 +94,9 @@ class Sensitivities(Shown):
             "SQNR dB, layer in float": "{left.sqnr_db:.2f}",
             "samples": "{left.samples}",
         }
-        first = some((row.layer for row in self.ranked), 3)
-        facts = (self.headline, f"the largest share: {first}")
-        title = f"Sensitivities of {len(self.layers)} layers"
+        facts = (f"the largest share of the loss: {some(row.layer for row in self.ranked)}",)
+        title = f"{len(self.layers)} layers; all INT8: {name} {self.whole.of(measure):.3g}, SQNR "
+        title += f"{self.whole.sqnr_db:.2f} dB, {self.whole.samples} samples"
         return Overview(title, facts, things=self.ranked, columns=columns, missing="")
 
     def to_document(self, of: dict[str, Any]) -> Document:

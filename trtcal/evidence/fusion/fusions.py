@@ -10,7 +10,7 @@ from typing import Any
 import onnx_graphsurgeon as gs
 
 from trtcal.documents import Document, parsing, read_document, seal
-from trtcal.documents.overview import Overview, Shown
+from trtcal.documents.overview import Shown
 from trtcal.errors import GateFailed, InputError, __version__
 from trtcal.evidence.difference import Difference, changes_of
 from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding, rank
@@ -107,13 +107,6 @@ class Fusions(Shown):
     def broken(self) -> tuple[Match, ...]:
         """The matches that are broken, by prediction."""
         return tuple(match for match in self.matches if match.state == BROKEN)
-
-    def overview(self) -> Overview:
-        """Return the patterns, whether each is complete by prediction, and what the engine shows."""
-        rows = [*zip(self.matches, self.verdicts, strict=True)]
-        columns = {"pattern": "{0.pattern}", "root node": "{0.root}", "prediction": "{0.state}"}
-        title = f"Fusions of {self.model_name}: {len(self.broken)} of {len(self.matches)} broken"
-        return Overview(title, things=rows, columns={**columns, "engine": "{1}"})
 
     @property
     def verdicts(self) -> tuple[str, ...]:
