@@ -299,7 +299,7 @@ def test_every_result_is_short_in_python_and_in_a_notebook(results, name):
 
 def test_what_is_shown_is_in_the_words_of_the_field(results):
     comparison = repr(results["compare"])
-    assert comparison.startswith("Comparison of 1 variant with FP32 on ")
+    assert comparison.startswith("Comparison of 1 variant with net on ")
     assert "times as fast" in comparison
     assert repr(results["ab_test"]).partition("\n  ")[2].startswith(results["ab_test"].verdict.word)
     assert results["run"].verdict.word in results["run"]._repr_html_()

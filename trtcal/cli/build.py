@@ -200,7 +200,9 @@ def _with_sizes(options: BuildEngine, settings: BuildOptions, model: Model) -> B
 
 
 def _show(result: Build, model: Path, command: str | None, diagnosis: Diagnosis) -> None:
-    print_overview(result.overview(), shown=NODES_SHOWN)
+    view = result.overview()
+    print_overview(view, result.model_name, NODES_SHOWN)
+    say(view.title)
     if command:
         say(f"the same with the backend's own tool: {command}")
     say_written(result.engine, result.digest)

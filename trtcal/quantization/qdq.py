@@ -66,11 +66,11 @@ class QuantizedModel(Shown):
     def overview(self) -> Overview:
         """Return how many layers ask for which precision, and those left in float with the reason."""
         counts = Counter(self.asked.values()).most_common()
-        parts = ", ".join(f"{count} layers in {name}" for name, count in counts)
-        left = {**self.excluded, **self.skipped}
+        parts = ", ".join(f"{count} in {name}" for name, count in counts)
+        left = {name: f"the plan: {why}" for name, why in self.excluded.items()} | self.skipped
         facts = [f"{len(left)} left in float: {some(left)}"] if left else []
         columns = {"left in float": "{0}", "why": "{1}"}
-        title = f"Quantized model {self.proto.graph.name!r}: {parts}"
+        title = f"Quantized model {self.proto.graph.name!r}, layers: {parts}"
         return Overview(title, facts, things=left.items(), columns=columns)
 
     @property
