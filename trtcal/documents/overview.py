@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import os
-import reprlib
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
@@ -165,8 +164,4 @@ def _changed(thing: Any) -> Iterator[tuple[str, object]]:
 
 
 def _value(value: object) -> str:
-    return str(value) if isinstance(value, Path) else SHORT.repr(value)
-
-
-SHORT = reprlib.Repr()
-SHORT.maxstring = SHORT.maxother = CELL
+    return _shortened(value if isinstance(value, Path) else repr(value), CELL)
