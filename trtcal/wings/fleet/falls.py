@@ -68,7 +68,7 @@ def _falls(entries: Sequence[Entry], series: Series, reference: str | None) -> I
     if metric.of != OUTPUTS or metric.better != HIGHER or metric.unit not in LEAST:
         return
     least, start = LEAST[metric.unit], 0
-    for place in np.flatnonzero(np.diff(values) < -least) + 1:
+    for place in map(int, np.flatnonzero(np.diff(values) < -least) + 1):
         before = values[max(start, place - BASELINE) : place]
         level = float(np.median(before))
         scatter = MAD * float(np.median(np.abs(before - level)))
