@@ -136,7 +136,7 @@ def _project(entries: Sequence[Entry], every: Sequence[Series]) -> View:
         "number": entries[0].number,
         "entries": entries,
         "last": entries[-1],
-        "stopped": _stopped(entries),
+        "stopped": (_streak(entries) if entries[-1].verdict == DO_NOT else None),
         "streak": _streak(entries),
         "main": main,
         "spark": _spark_points(main.values[-SPARK_RUNS:]) if main else [],
@@ -164,11 +164,6 @@ def _streak(entries: Sequence[Entry]) -> Entry:
             break
         first = entry
     return first
-
-
-def _stopped(entries: Sequence[Entry]) -> Entry | None:
-    """Return the first run that must not ship, of those since the last that could."""
-    return _streak(entries) if entries[-1].verdict == DO_NOT else None
 
 
 def _main(last: Entry, every: Sequence[Series]) -> Series | None:
