@@ -26,18 +26,11 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-GROUPS: dict[str, dict[str, str]] = tomllib.loads(
-    Path(__file__).with_name("commands.toml").read_text(encoding="utf-8")
-)
+TABLE = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
+GROUPS: dict[str, dict[str, str]] = TABLE["groups"]
 """The core's commands with their line in `trtcal --help`, by what they are for."""
 CORE = {name: line for group in GROUPS.values() for name, line in group.items()}
-FIRST = {
-    "run": "trtcal run model.onnx --data images/ --target sm89",
-    "calibrate": "trtcal calibrate model.onnx --data images/",
-    "quantize": "trtcal quantize model.onnx --calibration calibration.json -o int8.onnx",
-    "compare": "trtcal compare model.onnx int8.onnx --data test/",
-    "diagnose": "trtcal diagnose --log build.log --model model.onnx",
-}
+FIRST: dict[str, str] = TABLE["first"]
 """The commands to begin with, in the order of use, and an example of each."""
 WHERE_NEXT = (
     "`trtcal --help` lists all commands, `trtcal COMMAND --help` explains one.",

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path as File
 from typing import Any
 
-from trtcal.config import Config, PlanConfig
+from trtcal.config import Config, PlanConfig, read_toml
 from trtcal.documents import Document
 from trtcal.errors import InputError
 from trtcal.limits import Limit
@@ -26,14 +27,8 @@ from trtcal.wings.forensics.trial import INT8, Mix, Outcome, Trial, open_mix
 
 Say = Callable[[str], None]
 PASS, MODEL, DATA, OPTION, PLAN, RANGE = "pass", "model", "data", "option", "plan", "range"
-STAGES = {
-    MODEL: "prepare",
-    PASS: "prepare",
-    DATA: "calibrate",
-    OPTION: "calibrate",
-    RANGE: "calibrate",
-    PLAN: "quantize",
-}
+TABLE = read_toml(File(__file__).with_suffix(".toml"))
+STAGES: dict[str, str] = TABLE["stages"]
 """What a component is -> the stage that it goes into."""
 
 
@@ -289,20 +284,7 @@ def _placed(passes: Sequence[Pass]) -> Iterator[tuple[tuple[str, int], Pass]]:
 
 DATA_KEYS = {"calibration.data": "calibration_data", "evaluation.data": "evaluation_data"}
 Path = tuple[str, ...]
-OPTIONS: Sequence[Path] = (
-    ("task",),
-    ("outputs",),
-    ("images",),
-    ("data", "constants"),
-    ("data", "states"),
-    ("calibration", "method"),
-    ("calibration", "parameters"),
-    ("evaluation", "slices"),
-    ("evaluation", "metric"),
-    ("build", "targets"),
-    ("build", "shapes"),
-    ("build", "rest"),
-)
+OPTIONS: Sequence[Path] = [tuple(key.split(".")) for key in TABLE["options"]]
 """The keys of `trtcal.toml` that decide on a variant, besides models, passes, data and plans."""
 MISSING = "missing"
 

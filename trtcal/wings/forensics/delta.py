@@ -6,22 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import onnx
 
+from trtcal.config import read_toml
 from trtcal.wings.forensics.merkle import GraphTable, table_of
 
 STRUCTURE, ATTRIBUTES, CONSTANTS = "structure", "attributes", "constants"
 SIGNATURE, TYPES, REORDERED, RENAMED = "signature", "types", "reordered", "renamed"
-CHANGES = {
-    STRUCTURE: "the nodes or their connections differ",
-    ATTRIBUTES: "attributes of nodes differ",
-    CONSTANTS: "values of weights or other constants differ",
-    SIGNATURE: "inputs, outputs, opsets, the IR version or metadata differ",
-    TYPES: "types or shapes recorded within the graph differ",
-    REORDERED: "the order of the nodes differs",
-    RENAMED: "names of nodes, tensors or weights within the graph differ",
-}
+CHANGES: dict[str, str] = read_toml(Path(__file__).with_suffix(".toml"))
 """Every kind of change, the gravest first: where there are several, the gravest is reported."""
 
 
