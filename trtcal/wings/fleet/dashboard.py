@@ -222,12 +222,13 @@ def _chart(
 
 
 def _variants(every: Sequence[Series]) -> list[str]:
-    """Return all variants by the run that had them first, then by name."""
+    """Return all variants by the run that had them first, then by name; builds are the last."""
     first: dict[str, int] = {}
     for series in every:
         place = min(series.places)
         first[series.variant] = min(first.get(series.variant, place), place)
-    return sorted(first, key=lambda name: (first[name], name))
+    judged = {series.variant for series in every if metric_of(series.figure).of == OUTPUTS}
+    return sorted(first, key=lambda name: (name not in judged, first[name], name))
 
 
 Look = tuple[str, int]

@@ -43,12 +43,12 @@ class Fall:
 def falls_of(entries: Sequence[Entry], every: Sequence[Series]) -> tuple[Fall, ...]:
     """Return every fall, the latest run first, in it FP32's before others.
 
-    A variant that fell with FP32 in the same figure is left out: it has the same cause.
+    What fell in a run in which FP32 fell is left out: it has the same cause.
     """
     reference = reference_of(every)
     falls = [fall for series in every for fall in _falls(entries, series, reference)]
-    caused = {(fall.run, fall.figure) for fall in falls if fall.is_of_reference}
-    own = [fall for fall in falls if fall.is_of_reference or (fall.run, fall.figure) not in caused]
+    caused = {fall.run for fall in falls if fall.is_of_reference}
+    own = [fall for fall in falls if fall.is_of_reference or fall.run not in caused]
     return tuple(sorted(own, key=lambda fall: (-fall.run, not fall.is_of_reference)))
 
 
