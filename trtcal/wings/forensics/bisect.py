@@ -26,7 +26,7 @@ from trtcal.wings.forensics.delta import difference
 from trtcal.wings.forensics.trial import INT8, Mix, Outcome, Trial, open_mix
 
 Say = Callable[[str], None]
-PASS, MODEL, DATA, OPTION, PLAN, RANGE = "pass", "model", "data", "option", "plan", "range"
+PASS, MODEL, DATA, OPTION, PLAN = "pass", "model", "data", "option", "plan"
 TABLE = read_toml(File(__file__).with_suffix(".toml"))
 STAGES: dict[str, str] = TABLE["stages"]
 """What a component is -> the stage that it goes into."""
