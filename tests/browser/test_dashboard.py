@@ -1,8 +1,10 @@
 """The history's dashboard in a real browser: charts, hover, sorting, searching, and a phone."""
 
 import json
+import re
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 
 from tests.browser.conftest import Viewer
 from tests.fixtures.slow import SLOW
@@ -52,10 +54,12 @@ def test_a_chart_shows_the_values_of_the_run_under_the_pointer(viewer: Viewer, p
         plot.scroll_into_view_if_needed()
         box = plot.locator(".u-over").bounding_box()
         opened.page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 20)
-        values = plot.locator(".u-legend .u-value")
-        assert values.all_inner_texts() == [str(RUNS), "98.6", "96"]
+        values = opened.page.locator(".legend").first.locator(".run, .value")
+        assert values.all_inner_texts() == [f"Run {RUNS}", "98.6", "96"]
         opened.page.mouse.move(box["x"] + 2, box["y"] + 20)
-        assert values.all_inner_texts() == ["1", "98.6", "98"]
+        assert values.all_inner_texts() == ["Run 1", "98.6", "98"]
+        opened.page.mouse.move(box["x"] + 2, box["y"] - 40)
+        assert values.all_inner_texts() == [f"Run {RUNS}", "98.6", "96"]
         assert opened.complaints == []
 
 
@@ -69,6 +73,73 @@ def test_runs_are_sorted_and_searched(viewer: Viewer, pages):
         opened.page.get_by_role("searchbox").fill("do not ship")
         assert table.locator("tbody tr:visible").count() == 4
         assert "has not been shippable since run 11" in opened.page.inner_text("main")
+
+
+@pytest.fixture(scope="module")
+def fallen(tmp_path_factory):
+    """An index and a project of which FP32 fell in run 7, while the verdicts are as before."""
+    folder = tmp_path_factory.mktemp("fallen")
+    history = History(folder / "h.sqlite")
+    for number in range(9):
+        made = report(number, top1=98.5 if number < 6 else 26.4)
+        reference, variant = made["comparison"]["rows"]
+        reference["accuracy"]["top1"] = 98.6 if number < 6 else 26.6
+        names = ("int8", "fp16", "int8-minmax")
+        made["comparison"]["rows"] = [reference, *({**variant, "name": name} for name in names)]
+        shown = made["measured"]["variants"]
+        made["measured"]["variants"] = shown | dict.fromkeys(names, shown["int8"])
+        made["measured"]["verdict"]["word"] = "SHIP WITH CARE" if number >= 6 else "SHIP"
+        history.record(made, "digits")
+    return write_dashboard(history, folder / "site")
+
+
+FELL = "FP32 fell from 98.6 % to 26.6 % in run 7 (top-1)"
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_a_fall_of_fp32_stands_above_the_verdict_that_did_not_see_it(viewer: Viewer, fallen, mode):
+    colour = "(e) => getComputedStyle(e).color"
+    with viewer.open(fallen[0], color_scheme=mode) as opened:
+        cell = opened.page.locator("table.projects td").first
+        assert re.findall(r"FP32.*|SHIP.*", cell.inner_text()) == [FELL, "SHIP WITH CARE"]
+        tone = {name: _colour(opened, name) for name in ("stop", "care", "open")}
+        assert cell.locator(".fell").evaluate(colour) == tone["stop"]
+        assert cell.locator(".word").evaluate(colour) == tone["open"]
+        assert opened.page.locator("svg.spark circle").count() == 1
+    with viewer.open(fallen[1], color_scheme=mode) as opened:
+        assert opened.page.locator(".verdict h2").inner_text() == FELL
+        assert opened.page.locator(".word.care").count() == 0
+        assert opened.page.locator(".word.ship").count() == 6
+        assert opened.page.locator("section", has_text="Top-1").locator("p.fell").count() == 1
+        assert opened.complaints == []
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_axe_finds_nothing_serious(viewer: Viewer, fallen, place, mode):
+    with viewer.open(fallen[place], color_scheme=mode, bypass_csp=True) as opened:
+        violations = Axe().run(opened.page).response["violations"]
+        assert [each for each in violations if each["impact"] in ("serious", "critical")] == []
+
+
+def _colour(opened, name):
+    paint = "(n) => { const e = document.body.appendChild(document.createElement('i'));"
+    paint += " e.style.setProperty('color', `var(--${n})`); return getComputedStyle(e).color; }"
+    return opened.page.evaluate(paint, name)
+
+
+def test_a_variant_has_one_colour_in_all_charts_of_a_page(viewer: Viewer, fallen):
+    with viewer.open(fallen[1]) as opened:
+        line = "[e.textContent.trim().split(' ')[0], e.querySelector('line').classList[0]]"
+        lines = f"(all) => all.map(e => {line})"
+        looks = opened.page.locator(".legend li:not(.run)").evaluate_all(lines)
+        assert dict(map(tuple, looks)).items() == {
+            ("digits", "reference"),
+            ("fp16", "fp16"),
+            ("int8", "series-1"),
+            ("int8-minmax", "series-2"),
+        }
+        assert len({tuple(look) for look in looks}) == 4
 
 
 @pytest.mark.parametrize("place", [0, 1])

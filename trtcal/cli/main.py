@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 import click
 from click.shell_completion import shell_complete
@@ -20,50 +21,16 @@ from click.shell_completion import shell_complete
 from trtcal.cli.extended import MovedGroup, extension_commands
 from trtcal.errors import INTERRUPTED, TrtcalError, __version__
 
-GROUPS = {
-    "Start": {
-        "run": "Do everything for a model and data, and write a report.",
-        "init": "Write a trtcal.toml from a model and its data.",
-        "check-data": "Check whether the data are prepared as the model expects.",
-        "doctor": "Show what works on this machine, and how to get the rest.",
-    },
-    "Quantize": {
-        "prepare": "Make a model ready for Q/DQ, and show the changes.",
-        "calibrate": "Choose the range of every tensor from data.",
-        "ranges": "Show, compare, import and export tables of ranges.",
-        "plan": "Show which precision a plan gives each node; compare plans.",
-        "quantize": "Write Q/DQ, and casts to float16, into an ONNX model.",
-    },
-    "Build, and see what was built": {
-        "build": "Build an engine and list its layers.",
-        "diagnose": "List what is wrong with a build, with cost and fix.",
-        "log": "Explain a build log, a message of it, or a kind of finding.",
-        "layers": "Show the layers and fusions of an engine; compare engines.",
-    },
-    "Judge": {
-        "compare": "Compare models with their FP32 reference.",
-        "ab": "Test whether one model can replace another.",
-        "sensitivity": "Measure how much accuracy each layer loses in INT8.",
-        "search": "Find the layers to leave out of INT8.",
-        "report": "Write the HTML report of a run.",
-    },
-    "Over time": {"history": "Follow accuracy and latency over runs."},
-    "Ship": {
-        "bundle": "Make, sign and verify a bundle of an engine for devices.",
-        "verify": "Recompute the digests of reports, documents and runs.",
-        "upgrade": "Convert files of an older trtcal to what this one reads.",
-    },
-    "Shell": {"completion": "Print the script that completes commands in your shell."},
-}
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+TABLE = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
+GROUPS: dict[str, dict[str, str]] = TABLE["groups"]
 """The core's commands with their line in `trtcal --help`, by what they are for."""
 CORE = {name: line for group in GROUPS.values() for name, line in group.items()}
-FIRST = {
-    "run": "trtcal run model.onnx --data images/ --target sm89",
-    "calibrate": "trtcal calibrate model.onnx --data images/",
-    "quantize": "trtcal quantize model.onnx --calibration calibration.json -o int8.onnx",
-    "compare": "trtcal compare model.onnx int8.onnx --data test/",
-    "diagnose": "trtcal diagnose --log build.log --model model.onnx",
-}
+FIRST: dict[str, str] = TABLE["first"]
 """The commands to begin with, in the order of use, and an example of each."""
 WHERE_NEXT = (
     "`trtcal --help` lists all commands, `trtcal COMMAND --help` explains one.",

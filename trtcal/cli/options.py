@@ -39,6 +39,7 @@ from trtcal.config import (
     naming,
     read_config,
     read_tags,
+    read_toml,
 )
 from trtcal.documents import clear_places
 from trtcal.documents.streams import shell_word
@@ -72,19 +73,7 @@ MEASURED_FILE = "[VARIANT[@DEVICE]=]FILE"
 ON = "Device to build the models on, and to run and time them: see `trtcal device list`."
 LAST = ("limits", "allow_undecided", "trust", "optimizations", "skipped", "config_path", "as_json")
 """The options that stand last in the help of every command, in this order."""
-KEYS = dict.fromkeys(("batch", "data", "improve", "labels", "output", "outputs", "shapes", "task"))
-KEYS |= {"db": "history", "limit": "limits", "metric-file": "metric", "target": "targets"}
-KEYS |= {"time-limit": "time_limit_s", "workers": None}
-OWNERS = {
-    "build": ("backend", "constraints", "layer-times", "route", "workspace"),
-    "calibrate": ("max-memory",),
-    "device add": ("folder", "python"),
-    "ranges import": ("format", "partial"),
-    "run": ("test", "trust"),
-}
-ELSEWHERE = {f"--{name}": f"`{key or name}` in trtcal.toml" for name, key in KEYS.items()} | {
-    f"--{name}": f"`trtcal {owner} --{name}`" for owner, names in OWNERS.items() for name in names
-}
+ELSEWHERE: dict[str, str] = read_toml(Path(__file__).with_name("elsewhere.toml"))
 """What a hint names in place of an option that the command which ends with it lacks."""
 VERBOSITIES = (
     click.Option(["-q", "--quiet"], is_flag=True, help="Print no notes and no progress."),

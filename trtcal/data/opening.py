@@ -15,12 +15,12 @@ from trtcal.config import LABELLED_BY, DataConfig, ImagesConfig, are_annotations
 from trtcal.data.arrays import Rows, direct, open_npy, open_npz
 from trtcal.data.checks import LABELS, Layout, check_batch, labels_in, scan, values_of
 from trtcal.data.coco import with_annotations
-from trtcal.data.dataset import Array, ArrayDataset, Dataset, Feeds, name_of
+from trtcal.data.dataset import ArrayDataset, Dataset, Feeds, name_of
 from trtcal.data.feeds import ArrayLike, FeedDataset, Source, arrays_in, constant, is_array
 from trtcal.data.images import ImageDataset, find_images
 from trtcal.data.polygraphy import read_feeds, script_named
 from trtcal.errors import InputError
-from trtcal.model import Model, TensorSpec
+from trtcal.model import Model
 from trtcal.model.passes.bfloat16 import refuse_bfloat16
 
 IN_MEMORY = "arrays in memory"
@@ -117,16 +117,17 @@ def _layout(model: Model, settings: DataConfig) -> Layout:
                 f"its inputs are: {', '.join(types)}",
             )
     fed_back = set(settings.states.values())
-    constants = {spec.name: _zeros(spec) for spec in layout.specs if spec.name in fed_back}
+    constants = {
+        spec.name: np.zeros(
+            [size if isinstance(size, int) else 1 for size in spec.shape], spec.dtype
+        )
+        for spec in layout.specs
+        if spec.name in fed_back
+    }
     for name, value in settings.constants.items():
         constants[name] = constant("constants", name, value, types[name])
     alone = layout.alone if settings.sample_axis else frozenset(types)
     return replace(layout, constants=constants, alone=alone)
-
-
-def _zeros(spec: TensorSpec) -> Array:
-    """Return the state before a sequence of one sample."""
-    return np.zeros([size if isinstance(size, int) else 1 for size in spec.shape], spec.dtype)
 
 
 def _for_inputs(dataset: Dataset, model: Model) -> Dataset:

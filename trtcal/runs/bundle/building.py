@@ -199,7 +199,13 @@ def _fill(request: Request, run: Origin, place: Path) -> tuple[Draft, Document, 
     documents.write_npz(place / GOLDEN, golden.arrays.items())
     for name in ("report.html", REPORT_FILE, RUN_FILE):
         copy(request.run, name, place / name)
-    materials = _materials(run, report) | _copy_tables(request, run, engines[0][1], place)
+    materials = {
+        "model": run.model,
+        "calibration data": run.calibration_data,
+        "evaluation data": run.evaluation_data,
+        "run": run.digest,
+        "report": report["digest"],
+    } | _copy_tables(request, run, engines[0][1], place)
     contents = {
         "variant": request.variant,
         "task": task,
@@ -260,16 +266,6 @@ def _copy_tables(request: Request, run: Origin, build: Build, place: Path) -> di
         if source is not None:
             copy(request.run, source, place / f"{kind}.json")
     return {**digests, "quantized model": build.model}
-
-
-def _materials(run: Origin, report: Document) -> dict[str, str]:
-    return {
-        "model": run.model,
-        "calibration data": run.calibration_data,
-        "evaluation data": run.evaluation_data,
-        "run": run.digest,
-        "report": report["digest"],
-    }
 
 
 def _verdict(report: Document, request: Request) -> Document:

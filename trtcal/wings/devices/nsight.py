@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from trtcal.config import read_toml
 from trtcal.documents import digest_file
 from trtcal.documents.bounds import check_file, seconds_for
 from trtcal.errors import InputError
@@ -31,18 +32,7 @@ HINT = (
     "profile with `nsys profile --trace=cuda,nvtx trtexec ... --noCudaGraph --iterations=100`, then "
     "`nsys export --type=sqlite`"
 )
-# In an id, the process is above the 24 bits of the thread; 59 is the type of a range on one thread.
-LAUNCHES = """
-    SELECT runtime.start, runtime.globalTid, kernel.end - kernel.start
-    FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS runtime
-    ON runtime.correlationId = kernel.correlationId
-    AND runtime.globalTid / 16777216 = kernel.globalPid / 16777216
-    ORDER BY runtime.globalTid, runtime.start"""
-RANGES = """
-    SELECT ranges.start, ranges.globalTid, ranges.end, coalesce(ranges.text, strings.value)
-    FROM NVTX_EVENTS AS ranges LEFT JOIN StringIds AS strings ON strings.id = ranges.textId
-    WHERE ranges.eventType = 59 AND ranges.end IS NOT NULL
-    ORDER BY ranges.globalTid, ranges.start, ranges.end DESC"""
+QUERIES = read_toml(Path(__file__).with_suffix(".toml"))
 TABLES = (
     *("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"),
     *("StringIds", "TARGET_INFO_GPU"),
@@ -89,8 +79,10 @@ def _rows(
 
 def _kernels(base: sqlite3.Connection, path: Path) -> Facts:
     totals, inferences = defaultdict[str, int](int), set[int]()
-    ranges = _rows(base, RANGES, (int, int, int, str))
-    for layer, started, duration in _placed(ranges, _rows(base, LAUNCHES, (int, int, int))):
+    ranges = _rows(base, QUERIES["ranges"], (int, int, int, str))
+    for layer, started, duration in _placed(
+        ranges, _rows(base, QUERIES["launches"], (int, int, int))
+    ):
         if started is not None and duration >= 0:
             inferences.add(started)
             totals[layer] += duration

@@ -60,7 +60,7 @@ def _line(line: CostLine) -> View:
         "variant": latest.variant,
         "value": cost.value if cost else None,
         "cost": f"{money(cost.value)} {currency}" if cost else None,
-        "interval": between_money(cost.low, cost.high) if cost else "",
+        "interval": f"{money(cost.low)} to {money(cost.high)}" if cost else "",
         "price": price.to_document() if price else None,
         "month": f"{money(month.value)} {currency}" if month else None,
         "saving": saving,
@@ -77,11 +77,6 @@ def _line(line: CostLine) -> View:
         "values": [run.cost.value for run in same if run.cost],
         "currency": currency,
     }
-
-
-def between_money(low: float, high: float) -> str:
-    """Return an interval of amounts."""
-    return f"{money(low)} to {money(high)}"
 
 
 def _change(change: CostChange) -> View:

@@ -7,7 +7,7 @@ by uPlot, which stands in the page; without a script the tables have every numbe
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import jinja2
 
 from trtcal.documents import together, write_text
 from trtcal.errors import InputError
-from trtcal.limits import DO_NOT
+from trtcal.limits import DO_NOT, SHIP, WITH_CARE
 from trtcal.metrics import METRICS, OUTPUTS, metric_of
 from trtcal.reporting.render import asset, embedded, policy
 from trtcal.reporting.sections import TEMPLATES as REPORT
@@ -24,6 +24,7 @@ from trtcal.reporting.views import CLASSES
 from trtcal.runs.history import Entry, History
 from trtcal.wings.fleet.cost_views import cost_of_project, costs_by_tag, tags_of_last
 from trtcal.wings.fleet.costs import Pricing, RunCost, read_runs
+from trtcal.wings.fleet.falls import Fall, falls_of, reference_of
 from trtcal.wings.fleet.prices import load_prices
 from trtcal.wings.fleet.series import WATCHED, Change, Series, changes_of, events_of, read_series
 
@@ -32,10 +33,13 @@ GENERATOR = "trtcal history dashboard"
 HEAD_BYTES = 4096  # of a page, which name what wrote it
 MOST_POINTS = 1000  # of a line: of more, each part's lowest and highest are drawn
 MOST_LINES = 8  # of a chart
+TONES = 6  # colours of lines in the palette, beside those of FP32 and FP16
+FALLS_SHOWN = 3
 STEADY_SHOWN = 40
 RUNS_SHOWN = 500
 EVENTS_SHOWN = 30
 CHANGES_SHOWN = 24  # of an event
+DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 5", "1 4", "12 4", "4 2 1 2")
 SPARK_RUNS, SPARK_WIDTH, SPARK_HEIGHT = 60, 120.0, 24.0
 MAIN = tuple(name for name in WATCHED if METRICS[name].of == OUTPUTS)
 """What says how good a variant is: the first of these that it has."""
@@ -91,19 +95,13 @@ def _data_by_tag(tags: Sequence[View]) -> str:
         tag["currency"] = own[0]["currency"] if own else ""
         same = [line for line in own if line["currency"] == tag["currency"]]
         tag["undrawn"] = len(own) - len(same[:MOST_LINES])
+        names = [f"{line['group']}: {line['project']}" for line in same[:MOST_LINES]]
+        looks = _looks(names, None)
         lines = [
-            {
-                "variant": visible(f"{line['group']}: {line['project']}"),
-                "points": _thinned(
-                    [
-                        (places[at], value)
-                        for at, value in zip(line["places"], line["values"], strict=True)
-                    ]
-                ),
-            }
-            for line in same[:MOST_LINES]
+            _line(name, [places[number] for number in line["places"]], line["values"], looks)
+            for name, line in zip(names, same, strict=False)
         ]
-        tag["is_drawn"] = bool(lines)
+        tag["lines_drawn"] = lines
         charts += [{"lines": lines, "marks": []}] if lines else []
     return embedded({"runs": numbers, "charts": charts})
 
@@ -126,16 +124,23 @@ def _project(entries: Sequence[Entry], every: Sequence[Series]) -> View:
     moving = {series.figure for series in every if min(series.values) < max(series.values)}
     titles = {series.figure: metric_of(series.figure).heading for series in every}
     figures = [figure for figure in titles if figure in moving]
-    charts = [_chart(figure, every, changes, entries) for figure in figures]
+    falls = falls_of(entries, every)
+    standing = [fall for fall in falls if fall.stands]
+    charts = [_chart(figure, every, changes, falls) for figure in figures]
     main = _main(entries[-1], every)
     return {
+        "falls": standing[:FALLS_SHOWN],
+        "more_falls": len(standing[FALLS_SHOWN:]),
+        "falls_of": {fall.run: [each for each in falls if each.run == fall.run] for fall in falls},
+        "fallen_since": min((fall.run for fall in standing), default=None),
         "number": entries[0].number,
         "entries": entries,
         "last": entries[-1],
-        "stopped": _stopped(entries),
+        "stopped": (_streak(entries) if entries[-1].verdict == DO_NOT else None),
         "streak": _streak(entries),
         "main": main,
-        "spark": _sparkline(main.values[-SPARK_RUNS:]) if main else "",
+        "spark": _spark_points(main.values[-SPARK_RUNS:]) if main else [],
+        "spark_falls": _spark_falls(entries, main, falls) if main else [],
         "charts": charts,
         "data": embedded({"runs": [entry.number for entry in entries], "charts": charts}),
         "steady": [
@@ -161,46 +166,89 @@ def _streak(entries: Sequence[Entry]) -> Entry:
     return first
 
 
-def _stopped(entries: Sequence[Entry]) -> Entry | None:
-    """Return the first run that must not ship, of those since the last that could."""
-    return _streak(entries) if entries[-1].verdict == DO_NOT else None
-
-
 def _main(last: Entry, every: Sequence[Series]) -> Series | None:
     """Return the series that says how good the last run's variant is."""
     own = {series.figure: series for series in every if series.variant == last.variant}
     return next((own[figure] for figure in MAIN if figure in own), None)
 
 
-def _sparkline(values: Sequence[float]) -> str:
+def _spark_points(values: Sequence[float]) -> list[tuple[str, str]]:
     """Return the points of a small line, the latest run on the right."""
     low, span = min(values), (max(values) - min(values)) or 1.0
     step = SPARK_WIDTH / max(len(values) - 1, 1)
     flat = max(values) == min(values)
     heights = [0.5 if flat else (value - low) / span for value in values]
-    return " ".join(
-        f"{3 + place * step:.1f},{3 + (1 - height) * SPARK_HEIGHT:.1f}"
+    return [
+        (f"{3 + place * step:.1f}", f"{3 + (1 - height) * SPARK_HEIGHT:.1f}")
         for place, height in enumerate(heights)
-    )
+    ]
+
+
+def _spark_falls(
+    entries: Sequence[Entry], series: Series, falls: Sequence[Fall]
+) -> list[tuple[str, str]]:
+    """Return the points of a small line with which a figure fell."""
+    runs = {fall.run for fall in falls}
+    points = _spark_points(series.values[-SPARK_RUNS:])
+    places = series.places[-SPARK_RUNS:]
+    return [
+        point for place, point in zip(places, points, strict=True) if entries[place].number in runs
+    ]
 
 
 def _chart(
-    figure: str, every: Sequence[Series], changes: Sequence[Change], entries: Sequence[Entry]
+    figure: str, every: Sequence[Series], changes: Sequence[Change], falls: Sequence[Fall]
 ) -> View:
-    """Return one figure over the runs: lines, and the runs with which a level shifted."""
+    """Return one figure over the runs: lines, and the runs with which it fell or its level shifted.
+
+    A mark is the number of the run, and whether the figure got worse with it.
+    """
     own = [series for series in every if series.figure == figure]
-    lines = []
-    for series in own[:MOST_LINES]:
-        points = _thinned(list(zip(series.places, series.values, strict=True)))
-        lines.append(
-            {"variant": visible(series.variant), "points": points, "last": series.values[-1]}
-        )
+    looks = _looks(_variants(every), reference_of(every))
+    fallen = [fall for fall in falls if fall.figure == figure]
+    marks = {change.run: False for change in changes if change.figure == figure}
+    worse = {each.run for each in changes if each.figure == figure and each.is_better is False}
+    marks |= dict.fromkeys((*worse, *(fall.run for fall in fallen)), True)
     return {
         "title": metric_of(figure).heading,
-        "lines": lines,
-        "more": len(own) - len(lines),
-        "marks": sorted({change.run for change in changes if change.figure == figure}),
+        "lines": [
+            _line(series.variant, series.places, series.values, looks)
+            for series in own[:MOST_LINES]
+        ],
+        "more": max(len(own) - MOST_LINES, 0),
+        "marks": sorted(marks.items()),
+        "falls": [fall.sentence for fall in fallen[:FALLS_SHOWN]],
     }
+
+
+def _variants(every: Sequence[Series]) -> list[str]:
+    """Return all variants by the run that had them first, then by name; builds are the last."""
+    first: dict[str, int] = {}
+    for series in every:
+        place = min(series.places)
+        first[series.variant] = min(first.get(series.variant, place), place)
+    judged = {series.variant for series in every if metric_of(series.figure).of == OUTPUTS}
+    return sorted(first, key=lambda name: (name not in judged, first[name], name))
+
+
+Look = tuple[str, int]
+"""The colour of a line in the palette, and the number of its dashes."""
+
+
+def _looks(names: Sequence[str], reference: str | None) -> dict[str, Look]:
+    """Return how each variant is drawn in all charts; a new one changes none of the others."""
+    own = {reference or "": ("reference", 0), "fp16": ("fp16", 0)}
+    others = [name for name in names if name not in own]
+    return own | {name: (f"series-{place % TONES + 1}", place) for place, name in enumerate(others)}
+
+
+def _line(
+    name: str, places: Sequence[int], values: Sequence[float], looks: Mapping[str, Look]
+) -> View:
+    tone, dash = looks[name]
+    points = _thinned(list(zip(places, values, strict=True)))
+    look = {"tone": tone, "dash": DASHES[dash % len(DASHES)]}
+    return {"variant": visible(name), "points": points, "last": values[-1], **look}
 
 
 def _thinned(points: Sequence[Point]) -> list[Point]:
@@ -222,7 +270,7 @@ def _slug(name: str) -> str:
 
 def _environment() -> jinja2.Environment:
     own = [asset(name, TEMPLATES) for name in ("uplot.css", "dashboard.css")]
-    style = asset("report.css") + own[0] + own[1]
+    style = asset("palette.css") + asset("report.css") + own[0] + own[1]
     scripts = asset("tables.js"), asset("uplot.js", TEMPLATES), asset("dashboard.js", TEMPLATES)
     script = scripts[0] + scripts[1] + scripts[2]
     environment = jinja2.Environment(
@@ -234,7 +282,7 @@ def _environment() -> jinja2.Environment:
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
     environment.filters["figure"] = lambda value: f"{value:.5g}"
-    environment.filters["spark"] = lambda values: _sparkline(values[-SPARK_RUNS:])
+    environment.filters["spark"] = lambda values: _spark_points(values[-SPARK_RUNS:])
     environment.filters["counted"] = count
     environment.filters["money"] = money
     environment.filters["label"] = lambda figure: metric_of(figure).title
@@ -249,5 +297,6 @@ def _environment() -> jinja2.Environment:
         "generator": GENERATOR,
         "titles": {name: METRICS[name].heading for name in MAIN},
         "changes_shown": CHANGES_SHOWN,
+        "shipping": (SHIP, WITH_CARE),
     }
     return environment

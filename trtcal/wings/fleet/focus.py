@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Context, Decimal, localcontext
 from itertools import groupby, pairwise
+from pathlib import Path
 
+from trtcal.config import read_toml
 from trtcal.documents.streams import visible_cell
 from trtcal.wings.fleet.costs import RunCost
 from trtcal.wings.fleet.prices import MILLION, Price
@@ -27,24 +29,8 @@ ACCOUNT = "trtcal-estimate"  # an account that nobody is billed for
 AS_GIVEN = "price named by the user"
 SHARP = Context(prec=12)  # digits of an estimate
 EXACT = Context(prec=60)  # of a product of two of them
-FOCUS_COLUMNS = (
-    *("BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency"),
-    *("BillingPeriodEnd", "BillingPeriodStart", "ChargeCategory", "ChargeClass"),
-    *("ChargeDescription", "ChargeFrequency", "ChargePeriodEnd", "ChargePeriodStart"),
-    *("CommitmentDiscountCategory", "CommitmentDiscountId", "CommitmentDiscountName"),
-    *("CommitmentDiscountStatus", "CommitmentDiscountType", "ConsumedQuantity", "ConsumedUnit"),
-    *("ContractedCost", "ContractedUnitPrice", "EffectiveCost", "InvoiceId", "InvoiceIssuerName"),
-    *("ListCost", "ListUnitPrice", "PricingCategory", "PricingQuantity", "PricingUnit"),
-    *("ProviderName", "PublisherName", "RegionId", "RegionName", "ResourceId", "ResourceName"),
-    *("ResourceType", "ServiceCategory", "ServiceName", "ServiceSubcategory", "SkuId", "SkuMeter"),
-    *("SkuPriceDetails", "SkuPriceId", "SubAccountId", "SubAccountName", "Tags"),
-)
-OWN_COLUMNS = (
-    *("x_IsEstimate", "x_CostPerMillion", "x_CostPerMillionLow", "x_CostPerMillionHigh"),
-    *("x_QuantityBasis", "x_SavingPercent", "x_Variant", "x_Device", "x_Verdict"),
-    *("x_ModelFingerprint", "x_ReportDigest", "x_RunNumber", "x_PriceDate"),
-)
-COLUMNS = (*FOCUS_COLUMNS, *OWN_COLUMNS)
+TABLE = read_toml(Path(__file__).with_suffix(".toml"))
+COLUMNS = (*TABLE["focus"], *TABLE["own"])
 CATEGORIES = {"on-demand": "Standard", "spot": "Dynamic", "reserved": "Other"}
 """How a machine is paid -> PricingCategory; of a commitment FOCUS would want the discount's id."""
 FORMULA = re.compile(r"([,;]\s*)([=+\-@])")  # inside of a text
@@ -108,9 +94,9 @@ def _row(run: RunCost, period: Period, account: str) -> Row:
     with localcontext(EXACT):
         total = _number(hours * hourly)
     basis = "one million" if monthly is None else "expected per month, for the charge period"
-    row: Row = dict.fromkeys(COLUMNS)
     return {
-        **row,
+        **dict.fromkeys(COLUMNS),
+        **TABLE["fixed"],
         **_money(total, hourly, hours, price),
         **_place(price, account),
         **_what(run, price, basis),
@@ -119,7 +105,6 @@ def _row(run: RunCost, period: Period, account: str) -> Row:
         "ChargePeriodStart": _time(period.start),
         "ChargePeriodEnd": _time(period.end),
         "ConsumedQuantity": _number(inferences),
-        "ConsumedUnit": "Inferences",
         "x_CostPerMillion": _number(_sharp(cost.value)),
         "x_CostPerMillionLow": _number(_sharp(cost.low)),
         "x_CostPerMillionHigh": _number(_sharp(cost.high)),
@@ -128,7 +113,6 @@ def _row(run: RunCost, period: Period, account: str) -> Row:
 
 def _money(total: str, hourly: Decimal, hours: Decimal, price: Price) -> Row:
     return {
-        "BilledCost": "0.0",
         "EffectiveCost": total,
         "ListCost": total,
         "ContractedCost": total,
@@ -136,7 +120,6 @@ def _money(total: str, hourly: Decimal, hours: Decimal, price: Price) -> Row:
         "ListUnitPrice": _number(hourly),
         "ContractedUnitPrice": _number(hourly),
         "PricingQuantity": _number(hours),
-        "PricingUnit": "Hours",
         "PricingCategory": CATEGORIES[price.pricing],
         "x_PriceDate": price.seen.isoformat() if price.seen else None,
     }
@@ -151,7 +134,6 @@ def _place(price: Price, account: str) -> Row:
         **dict.fromkeys(("ProviderName", "PublisherName", "InvoiceIssuerName"), provider),
         "RegionId": price.region,
         "SkuId": sku,
-        "SkuMeter": "Instance Hours",
         "SkuPriceId": "/".join(filter(None, (sku, price.region, price.pricing))),
         "SkuPriceDetails": _json(details),
     }
@@ -165,17 +147,10 @@ def _what(run: RunCost, price: Price, basis: str) -> Row:
         f"latency, at {price.per_hour:g} {price.currency} an hour ({price.name}), without idle time"
     )
     return {
-        "ChargeCategory": "Usage",
-        "ChargeFrequency": "Usage-Based",
         "ChargeDescription": description,
         "ResourceId": f"{run.entry.name}/{run.variant}",
         "ResourceName": run.entry.name,
-        "ResourceType": "Model",
-        "ServiceCategory": "AI and Machine Learning",
-        "ServiceName": "Model inference",
-        "ServiceSubcategory": "Machine Learning",
         "Tags": _json(tags),
-        "x_IsEstimate": "true",
         "x_QuantityBasis": basis,
         "x_SavingPercent": _number(_sharp(saving.value)) if saving else None,
         "x_Variant": run.variant,

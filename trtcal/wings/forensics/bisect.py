@@ -9,31 +9,26 @@ an option of the calibration, the ranges that it moved are searched in the same 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
+from pathlib import Path as File
 from typing import Any
 
-from trtcal.config import Config, PlanConfig
+from trtcal.config import Config, PlanConfig, read_toml
 from trtcal.documents import Document
 from trtcal.errors import InputError
 from trtcal.limits import Limit
 from trtcal.model.passes import Pass
 from trtcal.pipeline.own_passes import passes_of
-from trtcal.wings.forensics.checkpoint_diff import merged
+from trtcal.wings.forensics.checkpoint_diff import merged, placed
 from trtcal.wings.forensics.delta import difference
 from trtcal.wings.forensics.trial import INT8, Mix, Outcome, Trial, open_mix
 
 Say = Callable[[str], None]
-PASS, MODEL, DATA, OPTION, PLAN, RANGE = "pass", "model", "data", "option", "plan", "range"
-STAGES = {
-    MODEL: "prepare",
-    PASS: "prepare",
-    DATA: "calibrate",
-    OPTION: "calibrate",
-    RANGE: "calibrate",
-    PLAN: "quantize",
-}
+PASS, MODEL, DATA, OPTION, PLAN = "pass", "model", "data", "option", "plan"
+TABLE = read_toml(File(__file__).with_suffix(".toml"))
+STAGES: dict[str, str] = TABLE["stages"]
 """What a component is -> the stage that it goes into."""
 
 
@@ -276,33 +271,13 @@ def _paired(good: Sequence[Pass], bad: Sequence[Pass]) -> list[Paired]:
 
     The order is that of the bad run, with those of the good one alone behind the pass before them.
     """
-    left, right = (dict(_placed(side)) for side in (good, bad))
+    left, right = (dict(placed(side, attrgetter("name"))) for side in (good, bad))
     return [(left.get(place), right.get(place)) for place in merged(list(left), list(right))]
-
-
-def _placed(passes: Sequence[Pass]) -> Iterator[tuple[tuple[str, int], Pass]]:
-    seen = Counter[str]()
-    for execution in passes:
-        seen[execution.name] += 1
-        yield (execution.name, seen[execution.name]), execution
 
 
 DATA_KEYS = {"calibration.data": "calibration_data", "evaluation.data": "evaluation_data"}
 Path = tuple[str, ...]
-OPTIONS: Sequence[Path] = (
-    ("task",),
-    ("outputs",),
-    ("images",),
-    ("data", "constants"),
-    ("data", "states"),
-    ("calibration", "method"),
-    ("calibration", "parameters"),
-    ("evaluation", "slices"),
-    ("evaluation", "metric"),
-    ("build", "targets"),
-    ("build", "shapes"),
-    ("build", "rest"),
-)
+OPTIONS: Sequence[Path] = [tuple(key.split(".")) for key in TABLE["options"]]
 """The keys of `trtcal.toml` that decide on a variant, besides models, passes, data and plans."""
 MISSING = "missing"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from trtcal.wings.forensics.checkpoints import PREPARE, Checkpoints
 from trtcal.wings.forensics.delta import GraphDelta, difference
 
 Key = TypeVar("Key", bound=Hashable)
+Item = TypeVar("Item")
 COMPONENTS = {
     "version": "version",
     "options": "options",
@@ -125,7 +126,9 @@ class ChainDifference:
 
 def compare_chains(before: Checkpoints, after: Checkpoints) -> ChainDifference:
     """Compare two chains; passes are paired by stage, subject and name, those of one name in order."""
-    first, second = (dict(_placed(checkpoints.chain)) for checkpoints in (before, after))
+    first, second = (
+        dict(placed(enumerate(checkpoints.chain, 1), _name)) for checkpoints in (before, after)
+    )
     deltas, same = list[Delta](), list[Delta]()
     for place in merged(list(first), list(second)):
         was, now = first.get(place), second.get(place)
@@ -139,16 +142,21 @@ def compare_chains(before: Checkpoints, after: Checkpoints) -> ChainDifference:
     return ChainDifference(tuple(deltas), tuple(same))
 
 
-Place = tuple[str, str, str, int]
 Numbered = tuple[int, Checkpoint]
 
 
-def _placed(chain: Sequence[Checkpoint]) -> Iterable[tuple[Place, Numbered]]:
-    seen = Counter[tuple[str, str, str]]()
-    for number, checkpoint in enumerate(chain, 1):
-        name = (checkpoint.stage, checkpoint.subject, checkpoint.name)
-        seen[name] += 1
-        yield (*name, seen[name]), (number, checkpoint)
+def _name(numbered: Numbered) -> tuple[str, str, str]:
+    return numbered[1].stage, numbered[1].subject, numbered[1].name
+
+
+def placed(
+    items: Iterable[Item], name_of: Callable[[Item], Key]
+) -> Iterator[tuple[tuple[Key, int], Item]]:
+    """Yield items with their name and their place among those of that name."""
+    seen = Counter[Key]()
+    for item in items:
+        seen[name_of(item)] += 1
+        yield (name_of(item), seen[name_of(item)]), item
 
 
 def merged(first: Sequence[Key], second: Sequence[Key]) -> Iterator[Key]:

@@ -111,14 +111,13 @@ def write_checkpoints(
 ) -> str:
     """Write a chain and the tables of its graphs; return the digest of its last line."""
     tables = {graph.digest: graph for graph in graphs}
-    arrays = [(name.partition(":")[2], _packed(table)) for name, table in sorted(tables.items())]
+    arrays = [
+        (name.partition(":")[2], np.frombuffer(canonical_json(vars(table)), np.uint8))
+        for name, table in sorted(tables.items())
+    ]
     with together():
         write_npz(folder / GRAPHS, arrays)
         return write_chain(folder / FILE, checkpoints)
-
-
-def _packed(table: GraphTable) -> np.ndarray:
-    return np.frombuffer(canonical_json(vars(table)), np.uint8)
 
 
 def keep_previous(folder: Path, place: Path) -> None:

@@ -6,22 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import onnx
 
+from trtcal.config import read_toml
 from trtcal.wings.forensics.merkle import GraphTable, table_of
 
 STRUCTURE, ATTRIBUTES, CONSTANTS = "structure", "attributes", "constants"
 SIGNATURE, TYPES, REORDERED, RENAMED = "signature", "types", "reordered", "renamed"
-CHANGES = {
-    STRUCTURE: "the nodes or their connections differ",
-    ATTRIBUTES: "attributes of nodes differ",
-    CONSTANTS: "values of weights or other constants differ",
-    SIGNATURE: "inputs, outputs, opsets, the IR version or metadata differ",
-    TYPES: "types or shapes recorded within the graph differ",
-    REORDERED: "the order of the nodes differs",
-    RENAMED: "names of nodes, tensors or weights within the graph differ",
-}
+CHANGES: dict[str, str] = read_toml(Path(__file__).with_suffix(".toml"))
 """Every kind of change, the gravest first: where there are several, the gravest is reported."""
 
 
@@ -64,8 +58,8 @@ def difference(
         _of_signature,
         partial(_beside_content, "uses", STRUCTURE),
         partial(_beside_content, "types", TYPES),
-        _of_order,
-        _of_names,
+        partial(_first, "content", REORDERED),
+        partial(_first, "labels", RENAMED),
     )
     deltas = (kind(first, second) for kind in kinds)
     return next((delta for delta in deltas if delta is not None), GraphDelta(TYPES))
@@ -141,17 +135,7 @@ def _beside_content(
     return _at(change, after, new[0], len(new)) if new else None
 
 
-def _of_order(before: GraphTable, after: GraphTable) -> GraphDelta | None:
-    return _first(REORDERED, before.column("content"), after.column("content"), after)
-
-
-def _of_names(before: GraphTable, after: GraphTable) -> GraphDelta | None:
-    return _first(RENAMED, before.column("labels"), after.column("labels"), after)
-
-
-def _first(
-    change: str, before: Sequence[str], after: Sequence[str], table: GraphTable
-) -> GraphDelta | None:
-    pairs = zip(before, after, strict=True)
+def _first(column: str, change: str, before: GraphTable, after: GraphTable) -> GraphDelta | None:
+    pairs = zip(before.column(column), after.column(column), strict=True)
     differ = [number for number, (was, now) in enumerate(pairs) if was != now]
-    return _at(change, table, differ[0], len(differ)) if differ else None
+    return _at(change, after, differ[0], len(differ)) if differ else None

@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from trtcal.config import read_toml
 from trtcal.errors import InputError
 from trtcal.wings.frameworks.conversion import UnsafeError, work
 from trtcal.wings.frameworks.formats import GRAPH
@@ -22,20 +23,10 @@ OPSET = 17
 SIGNATURES = "serving_default", "serve"
 SAFE_KERAS = 3, 12
 """Before it, files that safe mode let through ran programs: CVE-2025-1550, 9905, 9906, 12058."""
-STATEFUL = (
-    *("VarHandleOp", "ReadVariableOp", "AssignVariableOp", "VarIsInitializedOp"),
-    *("DisableCopyOnRead", "Placeholder", "PlaceholderWithDefault"),
-    *("PartitionedCall", "StatefulPartitionedCall", "If", "While", "Case", "Assert"),
-    *("HashTableV2", "MutableHashTableV2", "InitializeTableV2"),
-    *("LookupTableFindV2", "LookupTableImportV2", "LookupTableSizeV2"),
-    *("RandomUniform", "RandomStandardNormal", "RandomUniformInt"),
-    *("TruncatedNormal", "Multinomial"),
-)
+TABLE = read_toml(Path(__file__).with_name("tensorflow.toml"))
+STATEFUL = frozenset(TABLE["stateful"])
 """Operators with a state that reach nothing outside of the graph."""
-OUTSIDE = (
-    *("ReadFile", "MatchingFiles", "PyFuncStateless"),
-    *("ImmutableConst", "DecodeProtoV2", "EncodeProto"),
-)
+OUTSIDE = frozenset(TABLE["outside"])
 """Operators without a state that read files, or call Python."""
 
 

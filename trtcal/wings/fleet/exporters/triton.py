@@ -17,27 +17,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trtcal.backends.options import DEFAULT_BATCHES
+from trtcal.config import read_toml
 from trtcal.documents import Document, write_text
 from trtcal.errors import InputError
 from trtcal.model import TensorSpec
 from trtcal.runs.bundle.building import LABELS, TRITON, Draft
 
-TYPES = {
-    "bool": "TYPE_BOOL",
-    "bfloat16": "TYPE_BF16",
-    "float16": "TYPE_FP16",
-    "float32": "TYPE_FP32",
-    "float64": "TYPE_FP64",
-    **{f"int{bits}": f"TYPE_INT{bits}" for bits in (8, 16, 32, 64)},
-    **{f"uint{bits}": f"TYPE_UINT{bits}" for bits in (8, 16, 32, 64)},
-}
+TABLE = read_toml(Path(__file__).with_suffix(".toml"))
+TYPES: dict[str, str] = TABLE["types"]
 PLAN, ONNX = "tensorrt_plan", "onnxruntime_onnx"
-ON_SERVER = """optimization {
-  execution_accelerators {
-    gpu_execution_accelerator { name: "tensorrt" parameters { key: "precision_mode" value: "%s" } }
-  }
-}"""
-ON_CPU = "instance_group { kind: KIND_CPU }"
 
 
 def export_triton(draft: Draft) -> Sequence[str]:
@@ -48,7 +36,7 @@ def export_triton(draft: Draft) -> Sequence[str]:
     if "tensorrt" in products:
         _write_plans(draft, name)
     elif "tensorrt-rtx" in products:
-        accelerator = ON_SERVER % draft.precision_for("Triton").upper()
+        accelerator = TABLE["on_server"] % draft.precision_for("Triton").upper()
         _write_onnx(draft, name, accelerator, draft.folder / draft.onnx)
         notes.append(
             "Triton cannot load engines of TensorRT-RTX; it builds its own engine from the "
@@ -56,7 +44,7 @@ def export_triton(draft: Draft) -> Sequence[str]:
         )
     for entry, _ in draft.engines:
         if entry["product"] == "onnxruntime":
-            _write_onnx(draft, f"{name}-cpu", ON_CPU, draft.folder / entry["file"])
+            _write_onnx(draft, f"{name}-cpu", TABLE["on_cpu"], draft.folder / entry["file"])
     return notes
 
 

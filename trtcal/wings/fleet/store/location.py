@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 from trtcal.errors import InputError, ResourceError, TrtcalError
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, MemoryStore, ObjectStore, RetryConfig
+    from obstore.store import ClientConfig, MemoryStore, ObjectStore
 
 FORMS = "a folder, s3://bucket/prefix, or memory://name"
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -112,7 +112,10 @@ def _bucket(url: SplitResult) -> Location:
     shown = f"s3://{'/'.join([url.netloc, *segments])}"
     with explaining(shown):
         bucket_store = S3Store(
-            url.netloc, prefix=prefix or None, client_options=_client(), retry_config=_retries()
+            url.netloc,
+            prefix=prefix or None,
+            client_options=_client(),
+            retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_S)},
         )
     return Location(shown, bucket_store)
 
@@ -163,10 +166,6 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _retries() -> RetryConfig:
-    return {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_S)}
 
 
 @contextmanager

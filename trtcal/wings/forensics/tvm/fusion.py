@@ -8,6 +8,7 @@ from typing import Any
 
 from onnx import NodeProto, TensorProto, helper
 
+from trtcal.config import read_toml
 from trtcal.documents import canonical_json, digest_bytes, to_fields
 from trtcal.evidence.fusion.fusions import Fusions, check_fusions
 from trtcal.evidence.fusion.patterns import Patterns
@@ -17,50 +18,10 @@ from trtcal.model import Model
 from trtcal.wings.forensics.tvm.kernels import CONSTANT, INPUT, Step, steps_of
 from trtcal.wings.forensics.tvm.table import ALIAS, CAST
 
-OPERATORS = {
-    "add": "Add",
-    "avg_pool2d": "AveragePool",
-    "batch_norm": "BatchNormalization",
-    "clip": "Clip",
-    "conv1d": "Conv",
-    "conv2d": "Conv",
-    "conv3d": "Conv",
-    "conv2d_transpose": "ConvTranspose",
-    "divide": "Div",
-    "elu": "Elu",
-    "gelu": "Gelu",
-    "group_norm": "GroupNormalization",
-    "hardsigmoid": "HardSigmoid",
-    "hardswish": "HardSwish",
-    "instance_norm": "InstanceNormalization",
-    "layer_norm": "LayerNormalization",
-    "leaky_relu": "LeakyRelu",
-    "leakyrelu": "LeakyRelu",
-    "matmul": "MatMul",
-    "max_pool2d": "MaxPool",
-    "multiply": "Mul",
-    "prelu": "PRelu",
-    "relu": "Relu",
-    "selu": "Selu",
-    "sigmoid": "Sigmoid",
-    "silu": "Swish",
-    "softmax": "Softmax",
-    "softplus": "Softplus",
-    "subtract": "Sub",
-    "tanh": "Tanh",
-    "tir_sigmoid": "Sigmoid",
-    "tir_tanh": "Tanh",
-}
+TABLE = read_toml(Path(__file__).with_name("operators.toml"))
+OPERATORS = TABLE["operators"]
 """Relax's operators, as their kernels are called, by the names of ONNX, which the patterns have."""
-NOTHING = (
-    ALIAS,
-    CAST,
-    "builtin.stop_lift_params",
-    "hint_on_device",
-    "identity",
-    "memory.ensure_zero_offset",
-    "memory.view",
-)
+NOTHING = (ALIAS, CAST, *TABLE["nothing"])
 """What gives its input another name, type or place."""
 
 

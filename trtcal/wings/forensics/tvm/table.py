@@ -138,7 +138,8 @@ class _Writer:
         if kind in ("SeqExpr", "Function"):
             inner = dict(scope)
             inner.update(
-                (parameter, _same("inner", str(n))) for n, parameter in enumerate(_params(value))
+                (parameter, _same("inner", str(n)))
+                for n, parameter in enumerate(getattr(value, "params", ()))
             )
             return self._body(value if kind == "SeqExpr" else value.body, inner, inside)
         parts = list(parts_of(value))
@@ -146,10 +147,6 @@ class _Writer:
             return _joined([kind], [str(value)], [])
         head, own = _head(value)
         return _joined(head, own, [self._expression(part, scope, inside) for part in parts])
-
-
-def _params(value: Any) -> Iterable[Any]:
-    return getattr(value, "params", ())
 
 
 def _constant(array: Any) -> Prints:
