@@ -192,9 +192,9 @@ def lowered(verdict: Document, changes: Document | None) -> Document:
     if changes is not None and worse:
         reasons.insert(0, f"Worse since {changes['since']}: {' '.join(worse)}")
         word = WITH_CARE if word == SHIP else word
-    if failing and word in (SHIP, WITH_CARE, INCONCLUSIVE):
+    if failing and word in (SHIP, WITH_CARE):
         return {**verdict, "word": INCONCLUSIVE, "sentence": failing, "reasons": reasons}
-    return {**verdict, "word": word, "reasons": reasons}
+    return {**verdict, "word": word, "reasons": [*filter(None, [failing]), *reasons]}
 
 
 def _dead_channels(row: Row) -> Iterator[str]:
