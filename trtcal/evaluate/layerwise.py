@@ -31,6 +31,8 @@ from trtcal.stats import Values
 
 INTEGERS = {np.dtype(name) for name in ("int8", "uint8", "int16", "uint16")}
 NODES_NAMED = 3
+STEPS_ROUNDED = 1.5  # by which rounding, to nearest or not, changes no weight
+RESCALED = 0.05  # share of weights that changed by more
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,16 @@ class Site:
     def source(self) -> str:
         """The tensor of the float model whose values these are, in float16 or not."""
         return self.tensor.removesuffix("/fp16")
+
+    def is_rescaled(self, values: Array) -> bool:
+        """Tell whether a weight is not the rounded one of these values: an optimization scaled it."""
+        if self.stored is None or self._format is not None:
+            return False
+        steps = np.abs(self.dequantized(self.stored) - values) / self._along(
+            self.scale, values.ndim
+        )
+        is_inside = np.abs(self.stored.astype(np.int32)) < self.top
+        return bool(np.mean(is_inside & (steps > STEPS_ROUNDED)) > RESCALED)
 
     @property
     def top(self) -> float:
@@ -228,6 +240,7 @@ class LayerFigure:
     quantized tensor before it. None where there is no error or nothing before; a weight has `own_db`
     alone. `clipped` is the percentage of the reference's values that the range cuts off; `nodes` read
     the tensor, the first three. `dead_channels` of its `channels` have one value in all samples.
+    `share` is the part of its rounding in the error at the outputs, estimated from the powers.
     """
 
     tensor: str
@@ -343,13 +356,17 @@ class _Watched:
         unknown = self.unknown + len(self.sites) - len(figures)
         return None if self.has_crashed else Layerwise(samples, figures, unknown)
 
-
-    def _shares(self) -> Values:
+    def _shares(self) -> Sequence[float | None]:
         """Return the part of each site in the error at the outputs, by powers: an estimate.
 
-        What arrives at a tensor is taken to come from all before it by their error over signal.
+        What arrives at a tensor is taken to come from all before it by their error over signal. None
+        where the error of a site is not known.
         """
-        noise = [sums.noise(site.is_weight) for site, sums in zip(self.sites, self.sums, strict=True)]
+        if not all(sums.values for sums in self.sums):
+            return [None] * len(self.sums)
+        noise = [
+            sums.noise(site.is_weight) for site, sums in zip(self.sites, self.sums, strict=True)
+        ]
         passed, own = np.zeros((2, len(noise)))
 
         def pass_on(part: float, above: frozenset[int]) -> None:
@@ -363,7 +380,7 @@ class _Watched:
             _, arrives, added, _ = self.sums[place].powers.tolist()
             own[place] = passed[place] * (added / (arrives + added) if arrives else 1.0)
             pass_on(passed[place] - own[place], site.upstream)
-        return own
+        return [rounded(share) for share in own.tolist()]
 
 
 def compare_layers(
@@ -404,7 +421,9 @@ def _run(
             each.has_crashed = False
     if not runs:
         return
-    reference = Inside(base.proto, sorted({name for each, _ in runs for name in each.tensors.values()}))
+    reference = Inside(
+        base.proto, sorted({name for each, _ in runs for name in each.tensors.values()})
+    )
     tensors = reference.read(next(dataset.batches(1)))
     sample_bytes = max(sum(array.nbytes for array in tensors.values()), 1)
     batch = max(1, min(MOST_SAMPLES, ROOM // sample_bytes))
@@ -439,6 +458,8 @@ def _sums_of_weight(reference: Model, quantized: Model, site: Site) -> _Sums:
         return sums
     kept, sums.clipped = site.requantized(values)
     kept = kept if site.stored is None else site.dequantized(site.stored)
+    if site.is_rescaled(values):
+        return sums
     sums.powers += [_power(values), 0.0, _power(kept - values), 0.0]
     sums.values = values.size
     return sums
