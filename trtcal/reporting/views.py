@@ -42,7 +42,7 @@ WORDS = {NEAREST: "no optimization"} | {each.name: each.what for each in OPTIMIZ
 AGREEMENTS = {
     "classes": "Agreement",
     "labels": "Same labels",
-    "pixels": "Same pixels",
+    "pixels": "Same decisions",
     "boxes": "Boxes found again",
     "tokens": "Same tokens",
 }
@@ -114,6 +114,7 @@ def shown(document: Document) -> View:
         "made_by": [*made_by(document, rows)],
         "digests": [*digests(document)],
         "marks": MARKS,
+        "warnings_shown": 3,
         "nodes_shown": 12,
         "alike_shown": 40,
         "fusions_shown": 60,
@@ -206,14 +207,6 @@ def interval_of(judgement: View) -> str:
         return str(judgement["reason"])
     level = "" if low == high else f" ({100 * judgement['level']:.4g} %)"
     return text.between(low, high) + level
-
-
-def margin_of(judgement: View) -> str:
-    """Return a judgement's margin with its sign."""
-    margin = judgement["margin"]
-    if margin is None:
-        return text.MISSING
-    return ("" if margin >= 0 else "\u2212") + text.margin(margin)
 
 
 def first_steps(document: Document, findings: Sequence[View], row: View | None) -> list[View]:
