@@ -437,9 +437,11 @@ def _plain(why: str) -> str:
     """Return what a failure means where its text is an assertion of the compiler's code."""
     if CODE.search(why) is None:
         return why
+    known = ()
     with contextlib.suppress(InputError):
-        return explain(why)[0].meaning.rstrip(".")
-    return "the compiler ends with an internal error, which its log has"
+        known = explain(why)
+    meanings = [each.meaning.rstrip(".") for each in known if each.name != "unknown"]
+    return (*meanings, "the compiler ended with an internal error, which its log has")[0]
 
 
 def refused_targets(failed: Iterable[str]) -> list[str]:
