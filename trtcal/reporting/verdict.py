@@ -24,7 +24,7 @@ from trtcal.evaluate.overflow import as_text, low_risks
 from trtcal.evaluate.target_times import Speed, best_known, speed_of
 from trtcal.evaluate.variant_limits import judge_variants, time_for
 from trtcal.evidence.diagnosis.failure import ends_build, line_of
-from trtcal.evidence.explanations import explain
+from trtcal.evidence.explanations import Explanation, explain
 from trtcal.evidence.findings import Finding
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.manifest import Build
@@ -181,7 +181,7 @@ def judge(
     about_inputs = (issue for issue in issues if issue.subject != "labels")
     error = DataIssue.error_of((*comparison.issues, *about_inputs))
     if error is not None and best.state != BROKEN:
-        word, sentence = INCONCLUSIVE, error.answer
+        word, sentence = INCONCLUSIVE, f"{error.answer[0].upper()}{error.answer[1:]}"
     known = (_rule(comparison, best), reasons, best.limits, speeds, answers)
     return Verdict(word, best.row.name, sentence, *known)
 
@@ -192,14 +192,16 @@ def lowered(verdict: Document, changes: Document | None) -> Document:
     Where FP32 itself fails, what it is the reference of shows nothing. `changes` is None without a run.
     """
     worse, failing = ((changes or {}).get(key) for key in ("worse", "failing"))
-    reasons, word = list(verdict["reasons"]), verdict["word"]
-    if changes is not None and worse:
-        since = f"{changes['run']['label']}, {changes['since']}"
-        reasons.insert(0, f"Worse since {since}: {' '.join(worse)}")
-        word = WITH_CARE if word == SHIP else word
+    reasons, word = verdict["reasons"], verdict["word"]
     if failing and word in (SHIP, WITH_CARE):
-        return {**verdict, "word": INCONCLUSIVE, "sentence": failing, "reasons": reasons}
-    return {**verdict, "word": word, "reasons": [*filter(None, [failing]), *reasons]}
+        return {**verdict, "word": INCONCLUSIVE, "sentence": failing}
+    if failing:
+        return {**verdict, "reasons": [failing, *reasons]}
+    if changes is None or not worse:
+        return verdict
+    fallen = f"Worse since {changes['run']['label']}, {changes['since']}: {' '.join(worse)}"
+    word = WITH_CARE if word == SHIP else word
+    return {**verdict, "word": word, "reasons": [fallen, *reasons]}
 
 
 def _dead_channels(row: Row) -> Iterator[str]:
@@ -437,7 +439,7 @@ def _plain(why: str) -> str:
     """Return what a failure means where its text is an assertion of the compiler's code."""
     if CODE.search(why) is None:
         return why
-    known = ()
+    known: tuple[Explanation, ...] = ()
     with contextlib.suppress(InputError):
         known = explain(why)
     meanings = [each.meaning.rstrip(".") for each in known if each.name != "unknown"]

@@ -270,7 +270,7 @@ def _tried(document: Document) -> Iterator[View]:
     for row in (row for row in rows if row["quantization"].get("plan") in plans):
         same = {"calibration": row["quantization"].get("calibration")}
         others = [other for other in rows if same.items() <= other["quantization"].items()]
-        whole = next((each for each in others if each["quantization"]["plan"] in RESTS), None)
+        whole = next((each for each in others if each["quantization"].get("plan") in RESTS), None)
         if whole and whole["accuracy"]["sqnr_db"] and row["accuracy"]["sqnr_db"]:
             layers = plans[row["quantization"]["plan"]]["layers"]
             before, after = (each["accuracy"]["sqnr_db"] for each in (whole, row))

@@ -132,11 +132,8 @@ def against_last(history: History, report: Document, project: str | None = None)
     changed, reference = difference.inputs, report["comparison"]["rows"][0]["name"]
     watched = _watched(own, (reference, now.variant))
     label = f"run {before.number} of {before.name}"
-    collapsed = [
-        change
-        for change in watched
-        if change.variant == reference and _is_collapse(change, width(reference, change.figure))
-    ]
+    fallen = (change for change in watched if change.variant == reference)
+    failed = [change for change in fallen if _fails(change, width(reference, change.figure))]
     return {
         "run": {
             "number": before.number,
@@ -150,7 +147,7 @@ def against_last(history: History, report: Document, project: str | None = None)
         "changed": [{"what": k, "before": was, "now": now} for k, (was, now) in changed.items()],
         "same": [what for what in now.digests if what not in changed],
         "worse": [_worse(change, reference, TEST_DATA in changed) for change in watched],
-        "failing": next((_failing(change, label, changed) for change in collapsed), None),
+        "failing": _failing(failed[0], label, changed) if failed else None,
     }
 
 
@@ -158,18 +155,19 @@ TEST_DATA = "evaluation data"
 
 
 def _watched(changed: Sequence[Changed], variants: Sequence[str | None]) -> list[Changed]:
-    """Return the watched figures of variants that got worse, without those of which FP32's did too."""
+    """Return the watched figures of FP32 and a variant that got worse, each once.
+
+    What FP32 lost the variant lost with it; slower FP32 is a slower machine.
+    """
     worse = [each for each in changed if each.is_better is False]
-    fallen = {each.figure for each in worse if each.variant == variants[0]}
-    watched = []
-    for each in worse:
-        metric, is_reference = metric_of(each.figure), each.variant == variants[0]
-        is_ours = metric.is_watched and each.variant.partition(" for ")[0] in variants
-        if is_ours and (
-            metric.of not in (TIMES, COSTS) if is_reference else each.figure not in fallen
-        ):
-            watched.append(each)
-    return watched
+    worse = [each for each in worse if metric_of(each.figure).is_watched]
+    fallen = [each for each in worse if each.variant == variants[0]]
+    common = {each.figure for each in fallen}
+    own = [each for each in worse if each.variant.partition(" for ")[0] == variants[1]]
+    of_machine = (TIMES, COSTS)
+    return [each for each in fallen if metric_of(each.figure).of not in of_machine] + [
+        each for each in own if each.figure not in common
+    ]
 
 
 def _worse(change: Changed, reference: str, is_of_other_data: bool) -> str:
@@ -184,8 +182,8 @@ def _worse(change: Changed, reference: str, is_of_other_data: bool) -> str:
     return f"{figure} {changed} from {before} to {now}{unit}."
 
 
-def _is_collapse(change: Changed, width: float) -> bool:
-    """Tell whether most of what was right is now wrong: a share of labels less than half as large."""
+def _fails(change: Changed, width: float) -> bool:
+    """Tell whether less than half of what was right is right, by the upper end of the interval."""
     metric = metric_of(change.figure)
     return metric.is_share and metric.needs_labels and change.after + width < change.before / 2
 
@@ -194,8 +192,8 @@ def _failing(change: Changed, label: str, inputs: Inputs) -> str:
     metric = metric_of(change.figure)
     changed = [name for name in ("model", TEST_DATA) if name in inputs]
     cause = " and ".join(changed) or "neither model nor evaluation data"
-    figures = f"{metric.title} {change.after:.2f} %, and {change.before:.2f} % in {label}"
-    what = f"FP32 itself gets most of what it got right then wrong: {figures}"
+    figures = f"{metric.title} is {change.after:.2f} %; it was {change.before:.2f} % in {label}"
+    what = f"FP32 itself fails: {figures}"
     return f"{what}. Changed since then: {cause}. Compare them with that run."
 
 
