@@ -21,7 +21,8 @@ REFERENCES = re.compile(r"@|#|!(?=\d)|:(?=//)|\bwww(?=\.)|\bgh-(?=\d)", re.IGNOR
 JOINER = "\u2060"
 NAME_SHOWN, COMMAND_SHOWN, TEXT_SHOWN = 80, 400, 1000  # a command is there to be copied
 SECTION_ROOM = {
-    "verdict": 17000,
+    "verdict": 16000,
+    "next": 1000,
     "issues": 4000,
     "variants": 11000,
     "costs": 4000,

@@ -71,7 +71,7 @@ def render(document: Document) -> str:
     values["drawing"] = views.chart(rows, name, values["shows_times"]) if rows else None
     values["histograms"] = drawn and [draw_histograms(drawn, methods, own) for own in LAYOUTS]
     sections = [
-        (section, section.is_for_engineers(values), body_of(templates, section, values))
+        (section, section.readers_of(values), body_of(templates, section, values))
         for section in SECTIONS
         if section.is_in(values)
     ]

@@ -28,52 +28,60 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True)
 class Section:
-    """A section's id, template, title, the words that link to it, and if only engineers are shown it.
+    """A section's id, template, title, the words that link to it, and its readers.
 
-    It is left out if one of the values that it `needs` is missing, and for engineers only if `shows` is
-    empty.
+    `readers` are "engineer", "manager", or all if empty. `needs` and `shows` are expressions over the
+    values: without the first the section is left out, without the second it is only for engineers.
     """
 
     id: str
     template: str
     title: str
     link: str = ""
-    is_deep: bool = False
-    needs: str = ""
-    shows: str = ""
+    readers: str = ""
+    needs: str = "true"
+    shows: str = "true"
 
     def is_in(self, values: View) -> bool:
         """Whether a report has the section."""
-        return not self.needs or bool(values[self.needs])
+        return bool(EXPRESSIONS.compile_expression(self.needs)(values))
 
-    def is_for_engineers(self, values: View) -> bool:
-        """Whether only engineers are shown it."""
-        return self.is_deep or bool(self.shows and not values[self.shows])
+    def readers_of(self, values: View) -> str:
+        """Who reads it in this report."""
+        return self.readers if EXPRESSIONS.compile_expression(self.shows)(values) else ENGINEER
 
 
+EXPRESSIONS = jinja2.Environment(autoescape=True)
+ENGINEER, MANAGER = "engineer", "manager"
+HAS_ISSUES = "data_check.issues or data_check.questions"
 SECTIONS = (
     Section("verdict", "summary", "Verdict"),
-    Section("steps", "summary", "What to improve first"),
-    Section("issues", "summary", "Calibration data", "Data", needs="data_check"),
-    Section("costs", "summary", "Costs", needs="cost_rows"),
-    Section("against", "summary", "Since the last run"),
-    Section("chart", "summary", "Accuracy against latency", "Chart", needs="rows"),
+    Section(
+        "chart", "summary", "Accuracy against latency", "Chart", "", "rows", "drawing.drawings"
+    ),
+    Section("known", "summary", "Measured, estimated, not known", "Evidence"),
+    Section("issues", "summary", "Calibration data", "Data", "", "data_check", HAS_ISSUES),
     Section("tests", "summary", "A/B tests", "A/B", needs="rows", shows="the_tests"),
-    Section("slices", "summary", "Slices", needs="rows", shows="breakdowns"),
-    Section("variants", "summary", "Variants", is_deep=True, needs="rows"),
-    Section("errors", "summary", "Where the error comes from", "Errors", True, "rows"),
-    Section("optimizations", "origin", "Optimizations", shows="the_optimizations"),
-    Section("findings", "engines", "Findings", is_deep=True),
-    Section("imports", "engines", "Measured by other tools", "Imports", needs="the_imports"),
-    Section("layers", "engines", "Precision of the layers", "Layers", True),
-    Section("ranges", "origin", "Ranges and clipped values", "Ranges", True),
-    Section("fusions", "engines", "Fusions", is_deep=True),
-    Section("skipped", "engines", "Layers that were not quantized", "Skipped", True),
-    Section("log", "engines", "Build logs", "Build log", True),
-    Section("calibration", "origin", "Calibration and plans", "Calibration", True),
-    Section("reproduce", "origin", "How to reproduce this run", "Reproduce"),
-    Section("provenance", "origin", "Provenance", is_deep=True),
-    Section("glossary", "origin", "Glossary"),
+    Section("slices", "summary", "Slices", "", "", "rows", "breakdowns|sum(attribute='worse')"),
+    Section("since", "summary", "What changed", "", MANAGER, "changes"),
+    Section("next", "summary", "Next step", needs="next_step"),
+    Section("steps", "summary", "What to improve first", "", ENGINEER),
+    Section("costs", "summary", "Costs", "", ENGINEER, "cost_rows"),
+    Section("against", "summary", "Since the last run", "", ENGINEER),
+    Section("variants", "summary", "Variants", "", ENGINEER, "rows"),
+    Section("errors", "summary", "Where the error comes from", "Errors", ENGINEER, "rows"),
+    Section("optimizations", "origin", "Optimizations", "", ENGINEER),
+    Section("findings", "engines", "Findings", "", ENGINEER),
+    Section("imports", "engines", "Measured by other tools", "Imports", ENGINEER, "the_imports"),
+    Section("layers", "engines", "Precision of the layers", "Layers", ENGINEER),
+    Section("ranges", "origin", "Ranges and clipped values", "Ranges", ENGINEER),
+    Section("fusions", "engines", "Fusions", "", ENGINEER),
+    Section("skipped", "engines", "Layers that were not quantized", "Skipped", ENGINEER),
+    Section("log", "engines", "Build logs", "Build log", ENGINEER),
+    Section("calibration", "origin", "Calibration and plans", "Calibration", ENGINEER),
+    Section("reproduce", "origin", "How to reproduce this run", "Reproduce", ENGINEER),
+    Section("provenance", "origin", "Provenance", "", ENGINEER),
+    Section("glossary", "origin", "Glossary", "", ENGINEER),
 )
 """All sections in the order of the page."""
 
@@ -98,7 +106,7 @@ def environment(kit: str, finalize: Callable[[object], object]) -> jinja2.Enviro
         moment=text.moment,
         between=text.between,
         interval=views.interval_of,
-        margin=views.margin_of,
+        plain=text.plain,
         any=any,
         pattern=glob.escape,
         toml=lambda value: json.dumps(text.visible(str(value)), ensure_ascii=False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from datetime import datetime, timezone
 
@@ -11,6 +12,15 @@ from trtcal.documents.streams import visible as visible
 WIDE = frozenset({"W", "F"})
 MISSING = "\u2013"
 TIMES = "\u00d7"
+CHECK = "a check inside TensorRT failed"
+IN_CODE = (
+    (r'(?:Assertion failed: |\bcreator ).{0,300}?&& "([^"]{1,300})"', r"\1"),
+    (r"Assertion failed: .{1,300}?(?=;| \(line|\. |\.?$)|\bAssertion .{1,300}? failed", CHECK),
+    (r"[\w./\\~-]{1,200}\.(?:(?:cpp|cc|cu|hpp?)\b(?::+\w+)*|py:\d+):? ?", ""),
+    (r" \(line \d+ of its log\)|\bIn function \w+: |(?<=: )\[\d+\] ", ""),
+    (r"^([^:]{0,300}\b\d+ (?:[\w-]+ ){0,5}layers?\b[^:]*): .*$", r"\1."),
+)
+"""Patterns of assertions, files of code and lists of layers, and what replaces each in plain words."""
 
 
 def shorten(text: str, limit: int) -> str:
@@ -19,6 +29,13 @@ def shorten(text: str, limit: int) -> str:
         return text
     tail = (limit - 1) // 2
     return f"{text[: limit - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def plain(sentence: str) -> str:
+    """Return a sentence for people who read no code: a count of layers in place of their names."""
+    for pattern, words in IN_CODE:
+        sentence = re.sub(pattern, words, sentence, flags=re.DOTALL)
+    return sentence
 
 
 def width_em(text: str) -> float:
@@ -53,14 +70,6 @@ def money(value: float) -> str:
 def between(low: float, high: float, digits: int = 2) -> str:
     """Return an interval in words."""
     return f"{number(low, digits)} to {number(high, digits)}"
-
-
-def margin(value: float, digits: int = 2) -> str:
-    """Return how far something is from its limit, never as a bare zero."""
-    smallest = 10.0**-digits
-    if 0 < abs(value) < smallest / 2:
-        return f"under {number(smallest, digits)}"
-    return number(abs(value), digits)
 
 
 def milliseconds(value: float | None) -> str:

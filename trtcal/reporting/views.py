@@ -14,7 +14,7 @@ from trtcal.evaluate.latency import place
 from trtcal.evaluate.layerwise import Layerwise
 from trtcal.evidence.diagnosis.log_findings import FAILING
 from trtcal.formats import spelled
-from trtcal.limits import BROKEN
+from trtcal.limits import HOLDS
 from trtcal.metrics import COSTS, METRICS, PERCENT, TIMES, labelled, metric_of
 from trtcal.ptq.optimizations import NEAREST, OPTIMIZATIONS, RANGES
 from trtcal.quantization.plan import Plan
@@ -30,10 +30,15 @@ MARKS = {"holds": "●", "undecided": "◐", "broken": "✕"}
 CLASSES = {"SHIP": "ship", "SHIP WITH CARE": "care", "DO NOT SHIP": "stop", "INCONCLUSIVE": "open"}
 GROUPS_SHOWN, WORST_SHOWN, ERRORS_SHOWN, STEPS_SHOWN, LAYERS_SHOWN = 20, 8, 5, 3, 10
 FIGURES_SHOWN, MORE_FIGURES = 8, 60
+MEASURABLE = 0.005  # of a variant's time, below which a finding costs nothing that is measured
 PLACE_SHOWN = 20  # characters of a target at an axis
 TENSORS_SHOWN, CHARTS_SHOWN = 40, 6
-RAW_TIMES = {name for name, metric in METRICS.items() if metric.of in (TIMES, COSTS)} - {"speedup"}
-"""What a slower machine changes."""
+UNFOLLOWED = {
+    name
+    for name, metric in METRICS.items()
+    if (metric.of in (TIMES, COSTS) and name != "speedup") or metric.drop_of
+}
+"""What a slower machine changes, and losses of shares that are followed themselves."""
 FIRST = ("top1", "agreement", "speedup")
 RESTS = {Plan(rest=rest).to_document()["digest"]: rest or "" for rest in (None, "fp16", "fp32")}
 """By the digest of a plan of all in INT8, which needs no file: the precision of its rest."""
@@ -41,7 +46,7 @@ WORDS = {NEAREST: "no optimization"} | {each.name: each.what for each in OPTIMIZ
 AGREEMENTS = {
     "classes": "Agreement",
     "labels": "Same labels",
-    "pixels": "Same pixels",
+    "pixels": "Same decisions",
     "boxes": "Boxes found again",
     "tokens": "Same tokens",
 }
@@ -113,6 +118,7 @@ def shown(document: Document) -> View:
         "made_by": [*made_by(document, rows)],
         "digests": [*digests(document)],
         "marks": MARKS,
+        "warnings_shown": 3,
         "nodes_shown": 12,
         "alike_shown": 40,
         "fusions_shown": 60,
@@ -207,29 +213,68 @@ def interval_of(judgement: View) -> str:
     return text.between(low, high) + level
 
 
-def margin_of(judgement: View) -> str:
-    """Return a judgement's margin with its sign."""
-    margin = judgement["margin"]
-    if margin is None:
-        return text.MISSING
-    return ("" if margin >= 0 else "\u2212") + text.margin(margin)
-
-
 def first_steps(document: Document, findings: Sequence[View], row: View | None) -> list[View]:
-    """Return what to look at first: the costliest findings, and the tensor that loses most.
+    """Return what to improve first: the layer that loses most, and the costliest findings.
 
-    They are about the variant of `row`, if it was built. The tensor comes first if a limit is broken.
+    They are about the variant of `row`, if it was built. The layer comes first if a limit is not held,
+    else after the findings that cost more than nothing.
     """
-    fails = any(limit["state"] == BROKEN for limit in document["measured"]["verdict"]["limits"])
+    limits = document["measured"]["verdict"]["limits"]
     if document["measured"]["failed_builds"]:  # the verdict says why there is no engine
         findings = [finding for finding in findings if finding["kind"] not in FAILING]
     model = row["model"] if row else None
     own = {engines.title_of(build) for build in document["builds"] if build["model"] == model}
     findings = [finding for finding in findings if not own or own.intersection(finding["builds"])]
-    steps = [{"finding": group[0]} for group in grouped(findings, "kind", "fix")][:STEPS_SHOWN]
+    steps = [{"finding": group[0]} for group in grouped(findings, "kind", "fix")]
+    costly = [step for step in steps if _is_costly(step["finding"]["cost"], row)][:STEPS_SHOWN]
+    cheap = [step for step in steps if step not in costly][: STEPS_SHOWN - len(costly)]
+    holds = bool(limits) and all(limit["state"] == HOLDS for limit in limits)
+    worst = [{"layer": layer} for layer in [worst_layer(document, row)] if layer]
+    return [*costly, *worst, *cheap] if holds else [*worst, *costly, *cheap]
+
+
+def _is_costly(cost: View, row: View | None) -> bool:
+    """Tell whether a finding may cost accuracy, or time that can be measured."""
+    whole = max((time["ms"] for time in (row or {"times": ()})["times"]), default=0.0)
+    return cost["risk"] == "high" or cost["time_ms"] is None or cost["time_ms"] > MEASURABLE * whole
+
+
+def worst_layer(document: Document, row: View | None) -> View | None:
+    """Return the layer that loses most at the outputs: as measured, else estimated; None if unknown.
+
+    Its `tried` are plans of the run that leave layers in float, with their SQNR before and after.
+    """
+    if row is None or row["accuracy"]["sqnr_db"] is None:
+        return None
+    known = (table for table in document.get("sensitivities", ()) if table["layers"])
+    ranges = row["quantization"].get("calibration")
+    measured = next((table for table in known if table["calibration"] == ranges), None)
+    facts = {"tried": [*_tried(document)], "search": advice.finding_layers(document)}
+    if measured:
+        return {**facts, **measured["layers"][0], "is_measured": True}
+    shares: dict[str, float] = {}
+    for figure in layerwise(row).figures:
+        node = next(iter(figure.nodes), figure.tensor)
+        shares[node] = shares.get(node, 0.0) + (figure.share or 0.0)
+    layer = max(shares, key=lambda node: shares[node], default="")
+    if shares and shares[layer]:
+        return {**facts, "layer": layer, "share": shares[layer], "is_measured": False}
     command = advice.measuring_layers(document)
-    worst = [{"tensor": figure, "command": command} for figure in layerwise(row).enters(1)]
-    return [*worst, *steps] if fails else [*steps, *worst]
+    return {**facts, "layer": None, "measure": command} if command else None
+
+
+def _tried(document: Document) -> Iterator[View]:
+    """Yield the plans of a run beside the same ranges with all layers quantized."""
+    rows = (document["comparison"] or {"rows": []})["rows"]
+    plans = {plan["digest"]: plan for plan in document["plans"] if plan.get("layers")}
+    for row in (row for row in rows if row["quantization"].get("plan") in plans):
+        same = {"calibration": row["quantization"].get("calibration")}
+        others = [other for other in rows if same.items() <= other["quantization"].items()]
+        whole = next((each for each in others if each["quantization"].get("plan") in RESTS), None)
+        if whole and whole["accuracy"]["sqnr_db"] and row["accuracy"]["sqnr_db"]:
+            layers = plans[row["quantization"]["plan"]]["layers"]
+            before, after = (each["accuracy"]["sqnr_db"] for each in (whole, row))
+            yield {"name": row["name"], "layers": [*layers], "before": before, "after": after}
 
 
 def layerwise(row: View | None) -> Layerwise:
@@ -255,10 +300,14 @@ def cost_rows(document: Document, rows: Sequence[View]) -> list[View]:
 
 
 def changes(document: Document) -> View | None:
-    """Return what changed since the last run of the same model, None where none is known."""
+    """Return what changed since the run that this one is compared with, None where none is known.
+
+    `since` says which of all runs that is, `worse` are sentences on watched figures.
+    """
     difference: View | None = document["measured"].get("against")
     if difference is None:
         return None
+    difference = {"since": "the last run", "worse": [], **difference}  # of older runs too
     verdict, before = document["measured"]["verdict"], difference["run"]["verdict"]
     name = verdict["variant"]
     builds = (build for build in document["builds"] if build["model_name"] == name)
@@ -272,7 +321,7 @@ def changes(document: Document) -> View | None:
         figure
         for figure in difference["figures"]
         if figure["better"] is not None
-        and figure["figure"] not in RAW_TIMES
+        and figure["figure"] not in UNFOLLOWED
         and text.figure(figure["before"]) != text.figure(figure["now"])
     ]
     figures.sort(key=place)

@@ -75,9 +75,25 @@ for (const one of document.querySelectorAll("[name=reading]")) {
   one.addEventListener("change", () => history.replaceState(null, "", `#${one.id}`));
 }
 
+// A command is copied by a click on it.
+for (const block of document.querySelectorAll(".copied")) {
+  const command = block.firstElementChild, button = make("button", { type: "button" }, "Copy");
+  block.append(button);
+  block.addEventListener("click", async () => {
+    getSelection().selectAllChildren(command);
+    try {
+      await navigator.clipboard.writeText(command.textContent);
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = document.execCommand("copy") ? "Copied" : "Selected";
+    }
+  });
+}
+
 let opened = [];
 addEventListener("beforeprint", () => {
-  opened = Array.from(document.querySelectorAll("details:not([open])"));
+  const isWhole = document.getElementById("reading-engineer").checked;
+  opened = isWhole ? Array.from(document.querySelectorAll("details:not([open])")) : [];
   for (const one of opened) one.open = true;
 });
 addEventListener("afterprint", () => {
