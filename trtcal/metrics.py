@@ -116,7 +116,7 @@ METRICS: Mapping[str, Metric] = {
         Metric(
             "jaccard", "Jaccard index of the labels", "%", HIGHER, is_share=True, reach=1.0,
             kinds=("labels",), is_of_first=True, needs_labels=True, defaults={"labels": ">= -1.0"},
-            column="Jaccard %", digits=".2f", lacks=NO_LABELS,
+            is_watched=True, column="Jaccard %", digits=".2f", lacks=NO_LABELS,
         ),
         Metric(
             "map", "mAP", "%", HIGHER, is_share=True, reach=1.0, kinds=("boxes",), needs_labels=True,
@@ -129,8 +129,8 @@ METRICS: Mapping[str, Metric] = {
         ),
         Metric(
             "miou", "mean IoU", "%", HIGHER, is_share=True, reach=1.0, kinds=("pixels",),
-            is_of_first=True, needs_labels=True, defaults={"pixels": ">= -1.0"}, column="mIoU %",
-            digits=".2f", lacks=NO_LABELS,
+            is_of_first=True, needs_labels=True, defaults={"pixels": ">= -1.0"}, is_watched=True,
+            column="mIoU %", digits=".2f", lacks=NO_LABELS,
         ),
         Metric(
             "mae", "mean absolute error", kinds=("values",), is_of_first=True, needs_labels=True,

@@ -94,7 +94,7 @@ def _document(
 def _kept(document: Document, run: Path) -> Document:
     """Return a report with what its run wrote into the report of the folder, if that fits."""
     from trtcal.reporting.document import read_report
-    from trtcal.runs.diff import warn_of_fall
+    from trtcal.reporting.verdict import lowered
 
     try:
         before = read_report(run / "report.json")
@@ -106,7 +106,7 @@ def _kept(document: Document, run: Path) -> Document:
     timed = all(then.get(part) == measured[part] for part in ("variants", "machine"))
     if not (same and timed):
         return document
-    warn_of_fall(measured["verdict"], kept.get("against"), document["comparison"])
+    measured["verdict"] = lowered(measured["verdict"], kept.get("against"))
     return {**document, "measured": {**measured, **kept}}
 
 

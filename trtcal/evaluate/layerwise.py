@@ -31,6 +31,8 @@ from trtcal.stats import Values
 
 INTEGERS = {np.dtype(name) for name in ("int8", "uint8", "int16", "uint16")}
 NODES_NAMED = 3
+STEPS_ROUNDED = 1.5  # by which rounding, to nearest or not, changes no weight
+RESCALED = 0.05  # share of weights that changed by more
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,21 @@ class Site:
         return np.asarray((stored - zero.astype(scale.dtype)) * scale)
 
     @property
+    def source(self) -> str:
+        """The tensor of the float model whose values these are, in float16 or not."""
+        return self.tensor.removesuffix("/fp16")
+
+    def is_rescaled(self, values: Array) -> bool:
+        """Tell whether a weight is not the rounded one of these values: an optimization scaled it."""
+        if self.stored is None or self._format is not None:
+            return False
+        steps = np.abs(self.dequantized(self.stored) - values) / self._along(
+            self.scale, values.ndim
+        )
+        is_inside = np.abs(self.stored.astype(np.int32)) < self.top
+        return bool(np.mean(is_inside & (steps > STEPS_ROUNDED)) > RESCALED)
+
+    @property
     def top(self) -> float:
         """The largest magnitude that a scale of one stands for."""
         return 127.0 if self._format is None else self._format.top
@@ -107,15 +124,17 @@ class _Finder:
         self.scales: dict[str, Array] = {}  # those that are quantized themselves, by tensor
         for node in proto.graph.node:
             self._visit(node)
+        self.ends = [self.upstream.get(output.name, frozenset()) for output in proto.graph.output]
 
     def _visit(self, node: onnx.NodeProto) -> None:
         """Note what a node quantizes, and whose errors its outputs carry."""
         above = frozenset[int]().union(*(self.upstream.get(name, ()) for name in node.input))
+        place = None
         if node.op_type == "QuantizeLinear":
             place = self._place(node, above)
-            above = above if place is None else frozenset([place])
         elif node.op_type == "DequantizeLinear" and node.input[0] in self.constants:
-            self._stored(node)
+            place = self._stored(node)
+        above = above if place is None else frozenset([place])
         self.upstream.update(dict.fromkeys(node.output, above))
 
     def _place(self, node: onnx.NodeProto, above: frozenset[int]) -> int | None:
@@ -132,25 +151,26 @@ class _Finder:
             self.known[key] = len(self.sites)
             site = Site(node.input[0], scale, zero, _axis(node), is_weight, names, above)
             self.sites.append(site)
-        return None if self.sites[self.known[key]].is_weight else self.known[key]
+        return self.known[key]
 
-    def _stored(self, node: onnx.NodeProto) -> None:
+    def _stored(self, node: onnx.NodeProto) -> int | None:
         stored = array_of(self.constants[node.input[0]])
         if stored.dtype == np.int32:
-            return  # a bias
+            return None  # a bias
         parameters = self._parameters(node, stored.dtype, stored.shape)
         readers = self.readers.get(node.output[0], [])
         if parameters is not None and any(reader.op_type == node.op_type for reader in readers):
             site = Site(node.input[0], *parameters, _axis(node))
             self.scales[node.output[0]] = site.dequantized(stored)
-            return
+            return None
         if parameters is None or not readers:
             self.unknown += 1
-            return
+            return None
         index = list(readers[0].input).index(node.output[0])
         names = tuple(reader.name for reader in readers[:NODES_NAMED])
         site = Site(node.input[0], *parameters, _axis(node), is_weight=True, nodes=names)
         self.sites.append(replace(site, stored=stored, reader=readers[0].output[0], index=index))
+        return len(self.sites) - 1
 
     def _parameters(
         self, node: onnx.NodeProto, default: np.dtype[Any], shape: tuple[int, ...] = ()
@@ -220,6 +240,7 @@ class LayerFigure:
     quantized tensor before it. None where there is no error or nothing before; a weight has `own_db`
     alone. `clipped` is the percentage of the reference's values that the range cuts off; `nodes` read
     the tensor, the first three. `dead_channels` of its `channels` have one value in all samples.
+    `share` is the part of its rounding in the error at the outputs, estimated from the powers.
     """
 
     tensor: str
@@ -232,6 +253,7 @@ class LayerFigure:
     clipped: float
     dead_channels: int = 0
     channels: int = 0
+    share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -276,6 +298,10 @@ class _Sums:
             before = self.ends if self.ends and self.ends[0].shape == low.shape else (low, high)
             self.ends = np.minimum(before[0], low), np.maximum(before[1], high)
 
+    def noise(self, is_weight: bool) -> float:
+        """Return error over signal power as it goes on."""
+        return float(self.powers[2 if is_weight else 3] / max(self.powers[0], TINY))
+
     @property
     def dead(self) -> tuple[int, int]:
         """How many channels have one value everywhere, and of how many."""
@@ -298,9 +324,10 @@ class _Watched:
 
     def __init__(self, floats: Sequence[Model], quantized: Model) -> None:
         self.quantized, self.has_crashed = quantized, False
-        self.sites, self.unknown = find_sites(quantized.proto)
+        found = _Finder(quantized.proto)
+        self.sites, self.unknown, self.ends = found.sites, found.unknown, found.ends
         moved = set(quantization_record(quantized.proto).get("moved", ()))
-        tensors = {site.tensor for site in self.sites if not site.is_weight} - moved
+        tensors = {site.source for site in self.sites if not site.is_weight} - moved
         self.base = max(floats, key=lambda model: len(tensors & _tensors(model.proto)))
         self.sums = [
             _weight_sums(floats, quantized, site)
@@ -308,21 +335,52 @@ class _Watched:
             else _Sums()
             for site in self.sites
         ]
-        self.tensors = sorted(tensors & _tensors(self.base.proto))
+        tensors &= _tensors(self.base.proto)
+        self.tensors = {each.tensor: each.source for each in self.sites if each.source in tensors}
 
     def add(self, expected: Outputs, actual: Outputs) -> None:
         """Take in a batch of tensors."""
         for site, sums in zip(self.sites, self.sums, strict=True):
-            pair = [each[site.tensor] for each in (expected, actual) if site.tensor in each]
-            if len(pair) == 2 and pair[0].shape == pair[1].shape:
-                sums.add(site, *pair)
+            pair = expected.get(site.source), actual.get(site.tensor)
+            if pair[0] is not None and pair[1] is not None and pair[0].shape == pair[1].shape:
+                sums.add(site, pair[0], pair[1])
 
     def result(self, samples: int) -> Layerwise | None:
         """Return the figures, None if the model crashes."""
-        seen = [pair for pair in zip(self.sites, self.sums, strict=True) if pair[1].values]
-        figures = tuple(_figure(s, own, [self.sums[n] for n in s.upstream]) for s, own in seen)
+        shares = self._shares()
+        figures = tuple(
+            replace(_figure(site, sums, [self.sums[n] for n in site.upstream]), share=share)
+            for site, sums, share in zip(self.sites, self.sums, shares, strict=True)
+            if sums.values
+        )
         unknown = self.unknown + len(self.sites) - len(figures)
         return None if self.has_crashed else Layerwise(samples, figures, unknown)
+
+    def _shares(self) -> Sequence[float | None]:
+        """Return the part of each site in the error at the outputs, by powers: an estimate.
+
+        What arrives at a tensor is taken to come from all before it by their error over signal. None
+        where the error of a site is not known.
+        """
+        if not all(sums.values for sums in self.sums):
+            return [None] * len(self.sums)
+        noise = [
+            sums.noise(site.is_weight) for site, sums in zip(self.sites, self.sums, strict=True)
+        ]
+        passed, own = np.zeros((2, len(noise)))
+
+        def pass_on(part: float, above: frozenset[int]) -> None:
+            total = sum(noise[place] for place in above)
+            for place in above if total else ():
+                passed[place] += part * noise[place] / total
+
+        for above in self.ends:
+            pass_on(1 / len(self.ends), above)
+        for place, site in reversed([*enumerate(self.sites)]):
+            _, arrives, added, _ = self.sums[place].powers.tolist()
+            own[place] = passed[place] * (added / (arrives + added) if arrives else 1.0)
+            pass_on(passed[place] - own[place], site.upstream)
+        return [rounded(share) for share in own.tolist()]
 
 
 def compare_layers(
@@ -359,11 +417,13 @@ def _run(
     for each in watched:
         each.has_crashed = True
         with crashes_as_warnings():
-            runs.append((each, OwnStates(Inside(each.quantized.proto, each.tensors).read)))
+            runs.append((each, OwnStates(Inside(each.quantized.proto, sorted(each.tensors)).read)))
             each.has_crashed = False
     if not runs:
         return
-    reference = Inside(base.proto, sorted({name for each, _ in runs for name in each.tensors}))
+    reference = Inside(
+        base.proto, sorted({name for each, _ in runs for name in each.tensors.values()})
+    )
     tensors = reference.read(next(dataset.batches(1)))
     sample_bytes = max(sum(array.nbytes for array in tensors.values()), 1)
     batch = max(1, min(MOST_SAMPLES, ROOM // sample_bytes))
@@ -398,6 +458,8 @@ def _sums_of_weight(reference: Model, quantized: Model, site: Site) -> _Sums:
         return sums
     kept, sums.clipped = site.requantized(values)
     kept = kept if site.stored is None else site.dequantized(site.stored)
+    if site.is_rescaled(values):
+        return sums
     sums.powers += [_power(values), 0.0, _power(kept - values), 0.0]
     sums.values = values.size
     return sums
@@ -415,7 +477,7 @@ def _figure(site: Site, sums: _Sums, upstream: Sequence[_Sums]) -> LayerFigure:
     if signal > 0 and arrives > 0 and max(before, default=0.0) > 0:
         growth = rounded(10.0 * math.log10(arrives / signal / max(before)))
     return LayerFigure(
-        site.tensor,
+        site.source,
         site.is_weight,
         site.nodes,
         sqnr_db(signal, arrives),

@@ -42,7 +42,8 @@ from trtcal.quantization import Plan, find_layers, quantize, tensors_to_observe,
 from trtcal.quantization.plan import write_plan
 from trtcal.ranges import Calibration, most_stretched
 from trtcal.reporting.document import assemble
-from trtcal.runs.diff import against_last, warn_of_fall
+from trtcal.reporting.verdict import lowered
+from trtcal.runs.diff import against_last
 from trtcal.runs.follower import completed
 from trtcal.runs.history import History
 from trtcal.runs.origin import Step
@@ -375,7 +376,7 @@ def report_document(journal: Journal, config: Config, history: History | None) -
         try:
             measured = document["measured"]
             measured["against"] = against_last(history, document, config.project)
-            warn_of_fall(measured["verdict"], measured["against"], document["comparison"])
+            measured["verdict"] = lowered(measured["verdict"], measured["against"])
         except TrtcalError as error:
             journal.say(f"not compared with the last run: {error.message}")
     return document

@@ -53,6 +53,11 @@ def next_step(document: Document) -> NextStep | None:
         return None
     if verdict["word"] == DO_NOT:
         return _after_a_loss(document, files)
+    changes = document["measured"].get("against") or {}
+    if changes.get("failing"):
+        number, label = changes["run"]["number"], changes["run"]["label"]
+        why = f"Compare the test data and the model with those of {label}"
+        return NextStep(why, ("history", "show", str(number)))
     if cut := _cut(document, files):
         return cut
     variant = f"{files['folder']}/models/{verdict['variant']}.onnx"
@@ -120,13 +125,26 @@ def more_samples(judged: Sequence[Judgement]) -> str:
     return f"{more}, with an interval {times:.2g} times narrower"
 
 
+def finding_layers(document: Document) -> str | None:
+    """Return the command that finds the layers to leave in float, None where files are not known."""
+    files = run_files(document)
+    ranges = _ranges(document, files) if files else None
+    judged = list(map(Judgement.from_document, document["measured"]["verdict"]["limits"]))
+    return (
+        None
+        if files is None or ranges is None
+        else _search(document, files, ranges, judged).command
+    )
+
+
 def measuring_layers(document: Document) -> str | None:
     """Return the command that measures what each layer costs the outputs, in INT8 alone."""
     files = run_files(document) if formats_of(document) <= {"int8"} else None
     ranges = _ranges(document, files) if files else None
     if files is None or ranges is None:
         return None
-    return NextStep("", ("sensitivity", *ranges, *config_of(files))).command
+    output = f"{files['folder']}/sensitivity.json"
+    return NextStep("", ("sensitivity", *ranges, *config_of(files), "-o", output)).command
 
 
 def run_files(document: Document) -> Files | None:
@@ -187,8 +205,15 @@ def _after_a_loss(document: Document, files: Files) -> NextStep | None:
         output = f"{Path(files['model']).stem}-improved.onnx"
         subject = (files["model"], *config_of(files), *plan_of(document, files["folder"]))
         return NextStep(why, (step, *subject, "--improve", "fast", "-o", output))
+    return _search(document, files, ranges, judged)
+
+
+def _search(
+    document: Document, files: Files, ranges: tuple[str, ...], judged: Sequence[Judgement]
+) -> NextStep:
+    formats = formats_of(document)
     choice = () if formats <= {"int8"} else ("--precisions", ",".join(sorted({"int8", *formats})))
-    words = (step, *ranges, *config_of(files), *choice, *searched(judged), "-o", "search")
+    words = (SEARCH, *ranges, *config_of(files), *choice, *searched(judged), "-o", "search")
     return NextStep("Find the few layers to leave in float", words)
 
 

@@ -28,7 +28,7 @@ from trtcal.quantization.plan import PLAN_KIND as PLAN
 from trtcal.ranges import CALIBRATION_KIND as CALIBRATION
 from trtcal.ranges import Calibration
 
-RUN, DATA_CHECK = "run", "data_check"
+RUN, DATA_CHECK, SENSITIVITY = "run", "data_check", "sensitivity"
 MAX_DEPTH = 4
 OF_RECORD = ("digest", "optimizations", "model", "effort", "objective", "untried", "warnings")
 SAMPLES = ("fitted", "calibration", "selection")
@@ -60,6 +60,7 @@ class Findings:
     models: dict[str, Model] = field(default_factory=dict)
     optimizations: tuple[Document, ...] = ()
     data_check: Document | None = None
+    sensitivities: tuple[Document, ...] = ()
 
     @cached_property
     def failed_builds(self) -> dict[str, str]:
@@ -122,6 +123,7 @@ def collect(folder: Path) -> Findings:
         models=models_in(folder, {build.model for build in builds}),
         optimizations=read(OPTIMIZATIONS, read_record),
         data_check=_at_most_one(folder, documents(DATA_CHECK), "data checks"),
+        sensitivities=documents(SENSITIVITY),
     )
 
 
@@ -140,7 +142,7 @@ def _kind(path: Path) -> str | None:
     kind = document.get("kind") if isinstance(document, dict) else None
     if kind == PLAN or _is_bare_plan(document):
         return PLAN
-    others = (CALIBRATION, RUN, TAILS, AB, OPTIMIZATIONS, DATA_CHECK)
+    others = (CALIBRATION, RUN, TAILS, AB, OPTIMIZATIONS, DATA_CHECK, SENSITIVITY)
     known = kind in (Comparison.kind, manifest.BUILD_KIND, *others)
     return str(kind) if known and "schema_version" in document else None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
@@ -38,7 +39,7 @@ from trtcal.limits import BROKEN, overall
 from trtcal.model import Model, load_model
 from trtcal.ptq.artifact import optimized_fingerprint
 from trtcal.ranges import Calibration
-from trtcal.reporting.collect import Findings, collect, models_in
+from trtcal.reporting.collect import LAYERS_KEPT, Findings, collect, models_in
 from trtcal.reporting.measured import Measured, read_measured, warned, with_engines, with_measured
 from trtcal.reporting.tensors import tensor_facts, wire
 from trtcal.reporting.verdict import judge, with_builds, without_comparison
@@ -118,10 +119,30 @@ def _assembled(findings: Findings, measured: Sequence[Measured]) -> Document:
         "optimizations": [*_optimizations(findings, optimized)],
         "plans": sorted(plans, key=itemgetter("digest")),
         **({"cost": cost} if cost else {}),
+        **(
+            {"sensitivities": [*map(_sensitivity, known)]}
+            if (known := findings.sensitivities)
+            else {}
+        ),
         "measured": _measured(findings, measured),
     }
     plain: Document = json.loads(documents.canonical_json(body))
     return documents.seal(plain)
+
+
+def _sensitivity(document: Document) -> Document:
+    """Return the layers that lose most, with the dB that each brings if it alone stays in float."""
+    whole, measure = document["whole"], document["measure"]
+    layers = [
+        {
+            "layer": layer["layer"],
+            "share": layer["share"] / whole[measure],
+            "gain_db": 10 * math.log10(whole["noise"] / layer["left"]["noise"]),
+        }
+        for layer in document["layers"][:LAYERS_KEPT]
+        if layer["share"] and layer["left"]["noise"] and whole["noise"]
+    ]
+    return {"calibration": document["calibration"], "layers": layers}
 
 
 def _optimizations(findings: Findings, optimized: Sequence[Calibration]) -> Iterator[Document]:

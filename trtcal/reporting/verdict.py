@@ -182,6 +182,21 @@ def judge(
     return Verdict(word, best.row.name, sentence, *known)
 
 
+def lowered(verdict: Document, changes: Document | None) -> Document:
+    """Return a report's verdict with what got worse since the run that it is compared with.
+
+    Where FP32 itself fails, what it is the reference of shows nothing. `changes` is None without a run.
+    """
+    worse, failing = ((changes or {}).get(key) for key in ("worse", "failing"))
+    reasons, word = list(verdict["reasons"]), verdict["word"]
+    if changes is not None and worse:
+        reasons.insert(0, f"Worse since {changes['since']}: {' '.join(worse)}")
+        word = WITH_CARE if word == SHIP else word
+    if failing and word in (SHIP, WITH_CARE):
+        return {**verdict, "word": INCONCLUSIVE, "sentence": failing, "reasons": reasons}
+    return {**verdict, "word": word, "reasons": [*filter(None, [failing]), *reasons]}
+
+
 def _dead_channels(row: Row) -> Iterator[str]:
     layers = row.layers
     for figure in layers.figures if layers and layers.samples >= DEAD_SAMPLES else ():

@@ -14,7 +14,7 @@ from trtcal.evaluate.latency import place
 from trtcal.evaluate.layerwise import Layerwise
 from trtcal.evidence.diagnosis.log_findings import FAILING
 from trtcal.formats import spelled
-from trtcal.limits import BROKEN
+from trtcal.limits import HOLDS
 from trtcal.metrics import COSTS, METRICS, PERCENT, TIMES, labelled, metric_of
 from trtcal.ptq.optimizations import NEAREST, OPTIMIZATIONS, RANGES
 from trtcal.quantization.plan import Plan
@@ -30,6 +30,7 @@ MARKS = {"holds": "●", "undecided": "◐", "broken": "✕"}
 CLASSES = {"SHIP": "ship", "SHIP WITH CARE": "care", "DO NOT SHIP": "stop", "INCONCLUSIVE": "open"}
 GROUPS_SHOWN, WORST_SHOWN, ERRORS_SHOWN, STEPS_SHOWN, LAYERS_SHOWN = 20, 8, 5, 3, 10
 FIGURES_SHOWN, MORE_FIGURES = 8, 60
+MEASURABLE = 0.005  # of a variant's time, below which a finding costs nothing that is measured
 PLACE_SHOWN = 20  # characters of a target at an axis
 TENSORS_SHOWN, CHARTS_SHOWN = 40, 6
 RAW_TIMES = {name for name, metric in METRICS.items() if metric.of in (TIMES, COSTS)} - {"speedup"}
@@ -209,20 +210,67 @@ def interval_of(judgement: View) -> str:
 
 
 def first_steps(document: Document, findings: Sequence[View], row: View | None) -> list[View]:
-    """Return what to look at first: the costliest findings, and the tensor that loses most.
+    """Return what to improve first: the layer that loses most, and the costliest findings.
 
-    They are about the variant of `row`, if it was built. The tensor comes first if a limit is broken.
+    They are about the variant of `row`, if it was built. The layer comes first if a limit is not held,
+    else after the findings that cost more than nothing.
     """
-    fails = any(limit["state"] == BROKEN for limit in document["measured"]["verdict"]["limits"])
+    limits = document["measured"]["verdict"]["limits"]
     if document["measured"]["failed_builds"]:  # the verdict says why there is no engine
         findings = [finding for finding in findings if finding["kind"] not in FAILING]
     model = row["model"] if row else None
     own = {engines.title_of(build) for build in document["builds"] if build["model"] == model}
     findings = [finding for finding in findings if not own or own.intersection(finding["builds"])]
-    steps = [{"finding": group[0]} for group in grouped(findings, "kind", "fix")][:STEPS_SHOWN]
+    steps = [{"finding": group[0]} for group in grouped(findings, "kind", "fix")]
+    costly = [step for step in steps if _is_costly(step["finding"]["cost"], row)][:STEPS_SHOWN]
+    cheap = [step for step in steps if step not in costly][: STEPS_SHOWN - len(costly)]
+    holds = bool(limits) and all(limit["state"] == HOLDS for limit in limits)
+    worst = [{"layer": layer} for layer in [worst_layer(document, row)] if layer]
+    return [*costly, *worst, *cheap] if holds else [*worst, *costly, *cheap]
+
+
+def _is_costly(cost: View, row: View | None) -> bool:
+    """Tell whether a finding may cost accuracy, or time that can be measured."""
+    whole = max((time["ms"] for time in (row or {"times": ()})["times"]), default=0.0)
+    return cost["risk"] == "high" or cost["time_ms"] is None or cost["time_ms"] > MEASURABLE * whole
+
+
+def worst_layer(document: Document, row: View | None) -> View | None:
+    """Return the layer that loses most at the outputs: as measured, else estimated; None if unknown.
+
+    Its `tried` are plans of the run that leave layers in float, with their SQNR before and after.
+    """
+    if row is None or row["accuracy"]["sqnr_db"] is None:
+        return None
+    known = (table for table in document.get("sensitivities", ()) if table["layers"])
+    ranges = row["quantization"].get("calibration")
+    measured = next((table for table in known if table["calibration"] == ranges), None)
+    facts = {"tried": [*_tried(document)], "search": advice.finding_layers(document)}
+    if measured:
+        return {**facts, **measured["layers"][0], "is_measured": True}
+    shares: dict[str, float] = {}
+    for figure in layerwise(row).figures:
+        node = next(iter(figure.nodes), figure.tensor)
+        shares[node] = shares.get(node, 0.0) + (figure.share or 0.0)
+    layer = max(shares, key=lambda node: shares[node], default="")
+    if shares and shares[layer]:
+        return {**facts, "layer": layer, "share": shares[layer], "is_measured": False}
     command = advice.measuring_layers(document)
-    worst = [{"tensor": figure, "command": command} for figure in layerwise(row).enters(1)]
-    return [*worst, *steps] if fails else [*steps, *worst]
+    return {**facts, "layer": None, "measure": command} if command else None
+
+
+def _tried(document: Document) -> Iterator[View]:
+    """Yield the plans of a run beside the same ranges with all layers quantized."""
+    rows = (document["comparison"] or {"rows": []})["rows"]
+    plans = {plan["digest"]: plan for plan in document["plans"] if plan.get("layers")}
+    for row in (row for row in rows if row["quantization"].get("plan") in plans):
+        same = {"calibration": row["quantization"].get("calibration")}
+        others = [other for other in rows if same.items() <= other["quantization"].items()]
+        whole = next((each for each in others if each["quantization"]["plan"] in RESTS), None)
+        if whole and whole["accuracy"]["sqnr_db"] and row["accuracy"]["sqnr_db"]:
+            layers = plans[row["quantization"]["plan"]]["layers"]
+            before, after = (each["accuracy"]["sqnr_db"] for each in (whole, row))
+            yield {"name": row["name"], "layers": [*layers], "before": before, "after": after}
 
 
 def layerwise(row: View | None) -> Layerwise:

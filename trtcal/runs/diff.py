@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from trtcal.documents import Document, parsing
 from trtcal.errors import InputError
-from trtcal.limits import SHIP, WITH_CARE, Figure, Judgement, Limit
-from trtcal.metrics import COST, COSTS, HIGHER, TIMES, check_known, metric_of
-from trtcal.runs.figures import PRICED, Figures
+from trtcal.limits import Figure, Judgement, Limit
+from trtcal.metrics import COST, COSTS, HIGHER, OUTPUTS, TIMES, check_known, metric_of
+from trtcal.runs.figures import PRICED, Figures, width_of
 from trtcal.runs.history import Entry, History, entry_of
 
+Width = Callable[[str, str], float]
+"""Width of the interval of a variant's figure."""
 Inputs = dict[str, tuple[str | None, str | None]]
 """What a run was made of -> what it was and what it is, None where it is missing."""
 
@@ -21,7 +24,8 @@ Inputs = dict[str, tuple[str | None, str | None]]
 class Changed:
     """A figure that both runs have and that differs; `share` is relative, None from zero.
 
-    `is_noise` if it is a time of two runs of the same, or one that differs by no more than 5 %.
+    `is_noise` if it may be chance: the intervals overlap, or it is a time of two runs of the same, or
+    one that differs by no more than 5 %.
     """
 
     variant: str
@@ -64,11 +68,16 @@ class RunDifference:
         return {**vars(self), "changed": [change.to_document() for change in self.changed]}
 
 
-def compare_runs(before: Entry, after: Entry) -> RunDifference:
-    """Compare two runs, the largest relative change first."""
+def compare_runs(
+    before: Entry, after: Entry, width: Width = lambda variant, figure: 0.0
+) -> RunDifference:
+    """Compare two runs, the largest relative change first; `width` is that of the later intervals.
+
+    Those of the earlier run, which the history does not have, are taken to be as wide.
+    """
     inputs = changed_inputs(before, after)
     changed = [
-        Changed(*key, value, now, is_noise=_is_noise(key[1], value, now, inputs))
+        Changed(*key, value, now, is_noise=_is_noise(key[1], value, now, inputs, width(*key)))
         for key, value in _comparable(before, after).items()
         if (now := after.figures.get(key, value)) != value
     ]
@@ -85,10 +94,11 @@ def _comparable(before: Entry, after: Entry) -> Figures:
     return {k: run for k, run in before.figures.items() if is_one_currency or k[1] != COST}
 
 
-def _is_noise(figure: str, before: float, after: float, inputs: Inputs) -> bool:
-    """Tell whether a time changed though nothing that went in did, or by no more than 5 %."""
+def _is_noise(figure: str, before: float, after: float, inputs: Inputs, width: float) -> bool:
+    """Tell whether two intervals overlap, or a time changed by 5 %, or though nothing else did."""
     is_near = bool(before) and abs(after / before - 1.0) <= NOISE
-    return metric_of(figure).of in (TIMES, COSTS) and (not inputs or is_near)
+    is_time = metric_of(figure).of in (TIMES, COSTS)
+    return abs(after - before) < width or (is_time and (not inputs or is_near))
 
 
 def changed_inputs(before: Entry, after: Entry) -> Inputs:
@@ -102,53 +112,91 @@ NOISE = 0.05  # of times: two runs of the same thing may differ by that
 
 
 def against_last(history: History, report: Document, project: str | None = None) -> Document | None:
-    """Return plain JSON on a report and the last run before it, None if there was none.
+    """Return plain JSON on a report and the run that it is compared with, None if there is none.
 
-    That is the run made last before it, of the same project or the same FP32 model. `figures` are those
-    that differ, the verdict's variant first, then the largest relative change; `better` is None where
-    that cannot be said: a time within 5 %, or a count that is neither. `changed` and `same` name what
-    both were made of: data, model, calibration, plans, packages, machine. A report without a comparison
-    is held against none. `InputError` if the report lacks a field.
+    That is the last baseline, else the last run that shipped, else the last one, of the same project or
+    FP32 model. `figures` are those that differ, the verdict's variant first, then the largest relative
+    change; `better` is None where that cannot be said: it may be chance, or is neither. `changed` and
+    `same` name what both were made of: data, model, calibration, plans, packages, machine. `worse` are
+    sentences on the watched figures that fell, `failing` is one that says that FP32 itself fails. A
+    report without a comparison is held against none. `InputError` if the report lacks a field.
     """
     if report.get("comparison", {}) is None:
         return None
     now: Entry = parsing(Path("the report"), lambda: entry_of(report, project))
     if (before := history.before(now)) is None:
         return None
-    difference = compare_runs(before, now)
+    width = partial(width_of, report)
+    difference = compare_runs(before, now, width)
     own = sorted(difference.changed, key=lambda change: change.variant != now.variant)
-    changed = changed_inputs(before, now)
+    changed, reference = difference.inputs, report["comparison"]["rows"][0]["name"]
+    watched = _watched(own, (reference, now.variant))
+    label = f"run {before.number} of {before.name}"
+    collapsed = [
+        change
+        for change in watched
+        if change.variant == reference and _is_collapse(change, width(reference, change.figure))
+    ]
     return {
         "run": {
             "number": before.number,
-            "label": f"run {before.number} of {before.name}",
+            "label": label,
             "time": before.made_at,
             "digest": before.report,
             "verdict": before.verdict,
         },
+        "since": f"{label} ({before.standing})",
         "figures": [_figure(change) for change in own],
         "changed": [{"what": k, "before": was, "now": now} for k, (was, now) in changed.items()],
         "same": [what for what in now.digests if what not in changed],
+        "worse": [_worse(change, reference, TEST_DATA in changed) for change in watched],
+        "failing": next((_failing(change, label, changed) for change in collapsed), None),
     }
 
 
-FALL = 1.0  # points of a share that FP32 may lose from run to run
+TEST_DATA = "evaluation data"
 
 
-def warn_of_fall(verdict: Document, against: Document | None, comparison: Document | None) -> None:
-    """Add to a report's verdict that FP32 itself gets less right than in the last run."""
-    if against is None or comparison is None:
-        return
-    reference, label = comparison["rows"][0]["name"], against["run"]["label"]
-    for figure in against["figures"]:
-        was, now, metric = figure["before"], figure["now"], metric_of(figure["figure"])
-        if figure["variant"] != reference or not metric.needs_labels or not metric.is_share:
-            continue
-        if was - now > FALL:
-            fall = f"{metric.title} {now:.4g} % instead of {was:.4g} %"
-            again = "Compare model and data with that run."
-            verdict["reasons"].append(f"FP32 itself fell since {label}: {fall}. {again}")
-            verdict["word"] = WITH_CARE if verdict["word"] == SHIP else verdict["word"]
+def _watched(changed: Sequence[Changed], variants: Sequence[str | None]) -> list[Changed]:
+    """Return the watched figures of variants that got worse, without those of which FP32's did too."""
+    worse = [each for each in changed if each.is_better is False]
+    fallen = {each.figure for each in worse if each.variant == variants[0]}
+    watched = []
+    for each in worse:
+        metric, is_reference = metric_of(each.figure), each.variant == variants[0]
+        is_ours = metric.is_watched and each.variant.partition(" for ")[0] in variants
+        if is_ours and (
+            metric.of not in (TIMES, COSTS) if is_reference else each.figure not in fallen
+        ):
+            watched.append(each)
+    return watched
+
+
+def _worse(change: Changed, reference: str, is_of_other_data: bool) -> str:
+    """Return a sentence on a figure that got worse; on other data it did not fall, it differs."""
+    metric = metric_of(change.figure)
+    name = "FP32" if change.variant == reference else change.variant
+    before, now = (f"{value:{metric.digits}}" for value in (change.before, change.after))
+    figure, unit = f"{metric.heading.partition(',')[0]} of {name}", f" {metric.unit}".rstrip()
+    if is_of_other_data and metric.of == OUTPUTS:
+        return f"{figure} is {now}{unit}; it was {before}{unit} on other test data."
+    changed = "rose" if change.after > change.before else "fell"
+    return f"{figure} {changed} from {before} to {now}{unit}."
+
+
+def _is_collapse(change: Changed, width: float) -> bool:
+    """Tell whether most of what was right is now wrong: a share of labels less than half as large."""
+    metric = metric_of(change.figure)
+    return metric.is_share and metric.needs_labels and change.after + width < change.before / 2
+
+
+def _failing(change: Changed, label: str, inputs: Inputs) -> str:
+    metric = metric_of(change.figure)
+    changed = [name for name in ("model", TEST_DATA) if name in inputs]
+    cause = " and ".join(changed) or "neither model nor evaluation data"
+    figures = f"{metric.title} {change.after:.2f} %, and {change.before:.2f} % in {label}"
+    what = f"FP32 itself gets most of what it got right then wrong: {figures}"
+    return f"{what}. Changed since then: {cause}. Compare them with that run."
 
 
 def _figure(change: Changed) -> Document:

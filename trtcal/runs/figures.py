@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from trtcal.documents import Document, from_fields
+from trtcal.evaluate.accuracy import Mean, sqnr_interval
+from trtcal.evaluate.latency import GLANCE
 from trtcal.formats import NARROW
-from trtcal.metrics import COST, COUNTED, METRICS, OUTPUTS, TIMES, Metric
+from trtcal.limits import parse_limits
+from trtcal.metrics import COST, COSTS, COUNTED, METRICS, OUTPUTS, SQNR, TIMES, Metric, metric_of
 from trtcal.quantization.coverage import Coverage
+from trtcal.stats import LEVEL, Interval, Moments
 
 if TYPE_CHECKING:
     from trtcal.runs.history import Entry
@@ -61,6 +67,42 @@ def figure_of(row: Document, metric: Metric) -> float | None:
     if value is None and metric.name in row.get("means", {}):
         value = metric.factor * float(row["means"][metric.name]["value"]["mean"])
     return None if value is None else float(value)
+
+
+def width_of(report: Document, variant: str, figure: str) -> float:
+    """Return the width of a figure's 95 % interval in its unit, 0 for a count.
+
+    It is infinite for a time that shows no change: one that was disturbed or measured in a few runs,
+    or a CPU's that no limit is about.
+    """
+    rows, metric = report["comparison"]["rows"], metric_of(figure)
+    row = next((row for row in rows if row["name"] == variant), None)
+    if row is None or metric.of not in (OUTPUTS, TIMES, COSTS):
+        return 0.0
+    if metric.of == OUTPUTS:
+        interval = _interval(row, metric)
+        return interval.high - interval.low if interval else 0.0
+    latencies = latencies_of(report["measured"]["variants"][variant])
+    device = figure.partition("@")[2]
+    latency = next(each for each in latencies if each.get("on", "").removeprefix("@") == device)
+    limits = parse_limits(report["comparison"].get("limits", ()))
+    is_judged = latency.get("is_gpu") or device or any(each.about.of == TIMES for each in limits)
+    if not is_judged or latency.get("warnings") or latency.get("runs", 0) <= GLANCE:
+        return math.inf
+    low, high = latency["speedup_interval" if "speedup" in figure else "p50_interval_ms"]
+    return float(high - low)
+
+
+def _interval(row: Document, metric: Metric) -> Interval | None:
+    """Return the interval of a figure of a row's outputs, None where none is known."""
+    noises = [each for each in row.get("outputs", ()) if each.get("noise")]
+    if metric.name == SQNR and noises:
+        worst = min(noises, key=itemgetter("sqnr_db"))
+        return sqnr_interval(Moments(**worst["noise"]), LEVEL)
+    if metric.name not in row.get("means", {}):
+        return None
+    mean = from_fields(Mean, row["means"][metric.name])
+    return mean.interval(LEVEL, metric.reach).scaled(metric.factor)
 
 
 def _of_data(report: Document) -> Iterator[tuple[tuple[str, str], float]]:

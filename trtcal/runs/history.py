@@ -23,6 +23,7 @@ from trtcal.documents import Document, from_fields, parsing
 from trtcal.documents.bounds import ARRAYS_BYTES, check_file, parse_json, seconds_for, too_slow
 from trtcal.documents.schema import changes_of, replace_texts
 from trtcal.errors import InputError, ResourceError
+from trtcal.limits import SHIP, WITH_CARE
 from trtcal.runs.figures import Figures, digests_of_run, figures_of_run
 from trtcal.runs.follower import follower_kinds
 
@@ -30,6 +31,8 @@ T = TypeVar("T")
 VERSION, OLDEST = 3, 2  # what is written; from which on the tables that are missing are added
 APPLICATION = 0x7472_6361  # "trca": the file is ours, as SQLite records it in the file's header
 WAIT_S = 60.0
+BASELINE = ("baseline", "yes")
+"""The tag of a run with which others are compared."""
 STEPS = 10_000  # of SQLite's machine between two looks at the clock
 FILE = "history.sqlite"
 SCHEMA = """
@@ -87,6 +90,13 @@ class Entry:
     digests: dict[str, str]
     figures: Figures
     tags: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def standing(self) -> str:
+        """What it is among the runs that another one may be compared with."""
+        if BASELINE in self.tags.items():
+            return "the baseline"
+        return "the last that shipped" if self.verdict in (SHIP, WITH_CARE) else "the last run"
 
     def to_document(self) -> Document:
         """Return the JSON form, figures by variant."""
@@ -284,13 +294,20 @@ class History:
             return _entries(connection, [row])[0]
 
     def before(self, entry: Entry) -> Entry | None:
-        """Return the last run made before this one of the same name or the same FP32 model."""
+        """Return the run that this one is compared with, of the same name or the same FP32 model.
+
+        Of those made before, it is the last that is tagged `baseline=yes`, else the last that shipped,
+        else the last.
+        """
+        own = entry.made_at, entry.report, entry.name, entry.digests["model"]
         with self._open() as connection:
             row = connection.execute(
                 "SELECT * FROM runs WHERE (name = ?3 OR json_extract(digests, '$.model') = ?4) AND "
                 "(made_at, id) < (?1, coalesce((SELECT id FROM runs WHERE made_at = ?1 AND "
-                "report = ?2), 9e18)) ORDER BY made_at DESC, id DESC LIMIT 1",
-                [entry.made_at, entry.report, entry.name, entry.digests["model"]],
+                "report = ?2), 9e18)) ORDER BY CASE WHEN EXISTS (SELECT 1 FROM tags WHERE run = "
+                "runs.id AND key = ?5 AND value = ?6) THEN 2 ELSE verdict IN (?7, ?8) END DESC, "
+                "made_at DESC, id DESC LIMIT 1",
+                (*own, *BASELINE, SHIP, WITH_CARE),
             ).fetchone()
             return _entries(connection, [row])[0] if row else None
 
