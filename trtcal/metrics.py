@@ -106,7 +106,7 @@ METRICS: Mapping[str, Metric] = {
         ),
         Metric(
             "top1_drop", "drop of top-1", "points", kinds=("classes",), is_of_first=True,
-            needs_labels=True, drop_of="top1", is_tested=False, column="drop", digits="+.2f",
+            needs_labels=True, drop_of="top1", is_tested=False,
             lacks=NO_CLASSES,
         ),
         Metric(

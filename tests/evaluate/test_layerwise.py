@@ -79,7 +79,7 @@ def test_where_the_error_enters_is_found(scene):
     coarser(int8, "b", 20.0)
     found = compare_layers(net, [int8], data)[0]
     assert found.enters(1)[0].tensor == "b"
-    assert named(found)["x"] == before["x"]
+    assert replace(named(found)["x"], share=before["x"].share) == before["x"]
     assert named(found)["b"].arrives_db == before["b"].arrives_db
     assert named(found)["b"].own_db < before["b"].own_db - 20
     order = [one.tensor for one in found.figures if not one.is_weight]
@@ -122,7 +122,7 @@ def test_tensors_of_another_model_are_counted_and_a_document_read_again(scene, t
     for node in int8.proto.graph.node:
         for names in (node.input, node.output):
             names[:] = [name if name in constants else f"other/{name}" for name in names]
-    weights = tuple(one for one in found.figures if one.is_weight)
+    weights = tuple(replace(one, share=None) for one in found.figures if one.is_weight)
     unknown = len(found.figures) - len(weights)
     assert compare_layers(net, [int8], data)[0] == Layerwise(len(data), weights, unknown)
     for node in int8.proto.graph.node:
@@ -150,6 +150,35 @@ def test_what_an_optimization_moved_is_left_out_and_counted(tmp_path):
     assert found.unknown == len(left_out) == len(plain.figures) - len(found.figures)
     for name, one in named(found).items():
         assert one.own_db == pytest.approx(named(plain)[name].own_db, abs=0.01)
+
+
+def test_a_weight_that_an_optimization_scaled_is_not_compared_with_the_original(tmp_path):
+    path = conv_net(tmp_path / "net.onnx")
+    prepared, ranges, _ = calibrated(path, tmp_path)
+    sites, _ = layerwise.find_sites(quantize(prepared, ranges).proto)
+    site = next(each for each in sites if each.nodes[:1] == ("second",) and each.is_weight)
+    weight = site.dequantized(site.stored)
+    scales = np.linspace(0.25, 4, weight.shape[1]).astype(np.float32).reshape(1, -1, 1, 1)
+    assert not site.is_rescaled(weight)
+    assert not site.is_rescaled(weight + site.scale.reshape(-1, 1, 1, 1))  # rounded the other way
+    assert site.is_rescaled(weight * scales)
+
+
+def test_shares_are_those_of_the_layer_that_loses_most(scene):
+    net, int8, data = scene
+    plain = named(compare_layers(net, [int8], data)[0])
+    assert sum(one.share for one in plain.values()) == pytest.approx(1)
+    coarser(int8, "b", 30)
+    found = named(compare_layers(net, [int8], data)[0])
+    assert found["b"].share > 0.9 > plain["b"].share
+
+
+def test_tensors_in_float16_are_compared_with_those_of_the_reference(tmp_path):
+    model, ranges, data = calibrated(conv_net(tmp_path / "net.onnx"), tmp_path)
+    write_quantized(tmp_path / "half.onnx", quantize(model, ranges, Plan(rest="fp16")))
+    half = load_model(tmp_path / "half.onnx")
+    found = named(compare_layers(load_model(tmp_path / "net.onnx"), [half], data)[0])
+    assert found["b"].own_db > 20
 
 
 def test_uint8_with_a_zero_point_by_another_tool_is_understood(tmp_path):

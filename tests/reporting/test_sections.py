@@ -228,7 +228,7 @@ def test_what_changed_since_the_last_run_is_shown(tmp_path):
         "same": ["model"],
     }
     page = render(document)
-    assert "<li>No figure that is watched got worse.</li>" in page
+    assert "<li>No figure that is watched got worse by more than chance.</li>" in page
     assert "<li>Changed inputs: calibration data.</li>" in page
     assert "Inputs that changed since then (1): calibration data" in page
     assert "a: top-1" in page

@@ -72,14 +72,6 @@ def between(low: float, high: float, digits: int = 2) -> str:
     return f"{number(low, digits)} to {number(high, digits)}"
 
 
-def margin(value: float, digits: int = 2) -> str:
-    """Return how far something is from its limit, never as a bare zero."""
-    smallest = 10.0**-digits
-    if 0 < abs(value) < smallest / 2:
-        return f"under {number(smallest, digits)}"
-    return number(abs(value), digits)
-
-
 def milliseconds(value: float | None) -> str:
     """Return a time in milliseconds with three significant digits, without the unit."""
     if value is None:

@@ -7,6 +7,7 @@ comparison and what builds say of the same models; it does not know what a lost 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import re
@@ -17,12 +18,13 @@ from typing import Any
 
 from trtcal.data.issues import ERROR, DataIssue
 from trtcal.documents import Document, from_fields
-from trtcal.errors import some
+from trtcal.errors import InputError, some
 from trtcal.evaluate.comparison import Comparison, Row, unjudged
 from trtcal.evaluate.overflow import as_text, low_risks
 from trtcal.evaluate.target_times import Speed, best_known, speed_of
 from trtcal.evaluate.variant_limits import judge_variants, time_for
 from trtcal.evidence.diagnosis.failure import ends_build, line_of
+from trtcal.evidence.explanations import explain
 from trtcal.evidence.findings import Finding
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.manifest import Build
@@ -49,6 +51,8 @@ REASON_SHOWN = 200
 LONGEST = 400  # characters of what was found in data
 FLOATS = ("fp32", "fp16", "bf16")
 COMMAND = re.compile("`[^`]*`")
+CODE = re.compile(r"\w::\w|\bAssertion |\bnullptr\b|\w\(\)")
+"""What only code has."""
 DEAD, DEAD_SAMPLES = 0.4, 32  # share of channels, and samples, from which on it is said
 REACHES = 3.0  # times as far as the next sample
 STRETCHED = 2  # tensors that one sample stretches
@@ -190,7 +194,8 @@ def lowered(verdict: Document, changes: Document | None) -> Document:
     worse, failing = ((changes or {}).get(key) for key in ("worse", "failing"))
     reasons, word = list(verdict["reasons"]), verdict["word"]
     if changes is not None and worse:
-        reasons.insert(0, f"Worse since {changes['since']}: {' '.join(worse)}")
+        since = f"{changes['run']['label']}, {changes['since']}"
+        reasons.insert(0, f"Worse since {since}: {' '.join(worse)}")
         word = WITH_CARE if word == SHIP else word
     if failing and word in (SHIP, WITH_CARE):
         return {**verdict, "word": INCONCLUSIVE, "sentence": failing, "reasons": reasons}
@@ -292,7 +297,8 @@ def _failed_build(failed: Document) -> str:
         return f"No engine: the build{where} ended and its log gives no reason."
     line = line_of(cause)
     at = f" (line {line} of its log)" if line else ""
-    what = text.shorten(cause.what, REASON_SHOWN).rstrip(".:")
+    cause_text = cause.why if CODE.search(cause.what) else cause.what
+    what = text.shorten(cause_text, REASON_SHOWN).rstrip(".:")
     return f"No engine: the build{where} failed: {what}{at}. {cause.fix}"
 
 
@@ -424,7 +430,18 @@ def _not_built(failed: Mapping[str, str]) -> Iterator[str]:
     for (target, _), several in alike.items():
         of = some([model for model, _ in several])
         where = f"for {target} from {of}" if of else f"in {target}"
-        yield f"No engine {where}: {text.shorten(several[0][1], 2 * REASON_SHOWN)}."
+        yield f"No engine {where}: {text.shorten(_plain(several[0][1]), 2 * REASON_SHOWN)}."
+
+
+def _plain(why: str) -> str:
+    """Return what a failure means where its text is an assertion of the compiler's code."""
+    if CODE.search(why) is None:
+        return why
+    known = ()
+    with contextlib.suppress(InputError):
+        known = explain(why)
+    meanings = [each.meaning.rstrip(".") for each in known if each.name != "unknown"]
+    return (*meanings, "the compiler ended with an internal error, which its log has")[0]
 
 
 def refused_targets(failed: Iterable[str]) -> list[str]:
@@ -509,8 +526,7 @@ def _broken_sentence(best: _Judged, is_only: bool) -> str:
 
 
 def _rule(comparison: Comparison, best: _Judged | None = None) -> str:
-    judged = best.limits if best else ()
-    parts = [f"{each.limit}{_here(each)}" for each in judged] or map(str, comparison.limits)
+    parts = [f"{each.limit}" for each in best.limits] if best else map(str, comparison.limits)
     chosen = "smallest loss beyond chance, then the highest agreement and SQNR,"
     chosen = "the fastest" if best and best.judges_speed else f"the one with the {chosen}"
     rule = f"A variant passes if its whole interval holds every limit: {'; '.join(parts)}. Of the "
@@ -519,11 +535,3 @@ def _rule(comparison: Comparison, best: _Judged | None = None) -> str:
         variants = "the number of variants that can pass (Holm's correction)"
         rule += f" The intervals are widened for {variants}."
     return rule
-
-
-def _here(judgement: Judgement) -> str:
-    if judgement.figure is None or judgement.margin is None:
-        return " (not measured)"
-    end = judgement.figure.low if judgement.limit.relation == ">=" else judgement.figure.high
-    words = "margin" if judgement.margin >= 0 else "missed by"
-    return f" (here {text.number(end)}, {words} {text.margin(judgement.margin)})"

@@ -33,8 +33,12 @@ FIGURES_SHOWN, MORE_FIGURES = 8, 60
 MEASURABLE = 0.005  # of a variant's time, below which a finding costs nothing that is measured
 PLACE_SHOWN = 20  # characters of a target at an axis
 TENSORS_SHOWN, CHARTS_SHOWN = 40, 6
-RAW_TIMES = {name for name, metric in METRICS.items() if metric.of in (TIMES, COSTS)} - {"speedup"}
-"""What a slower machine changes."""
+UNFOLLOWED = {
+    name
+    for name, metric in METRICS.items()
+    if (metric.of in (TIMES, COSTS) and name != "speedup") or metric.drop_of
+}
+"""What a slower machine changes, and losses of shares that are followed themselves."""
 FIRST = ("top1", "agreement", "speedup")
 RESTS = {Plan(rest=rest).to_document()["digest"]: rest or "" for rest in (None, "fp16", "fp32")}
 """By the digest of a plan of all in INT8, which needs no file: the precision of its rest."""
@@ -296,10 +300,14 @@ def cost_rows(document: Document, rows: Sequence[View]) -> list[View]:
 
 
 def changes(document: Document) -> View | None:
-    """Return what changed since the last run of the same model, None where none is known."""
+    """Return what changed since the run that this one is compared with, None where none is known.
+
+    `since` says which of all runs that is, `worse` are sentences on watched figures.
+    """
     difference: View | None = document["measured"].get("against")
     if difference is None:
         return None
+    difference = {"since": "the last run", "worse": [], **difference}  # of older runs too
     verdict, before = document["measured"]["verdict"], difference["run"]["verdict"]
     name = verdict["variant"]
     builds = (build for build in document["builds"] if build["model_name"] == name)
@@ -313,7 +321,7 @@ def changes(document: Document) -> View | None:
         figure
         for figure in difference["figures"]
         if figure["better"] is not None
-        and figure["figure"] not in RAW_TIMES
+        and figure["figure"] not in UNFOLLOWED
         and text.figure(figure["before"]) != text.figure(figure["now"])
     ]
     figures.sort(key=place)

@@ -145,7 +145,7 @@ def against_last(history: History, report: Document, project: str | None = None)
             "digest": before.report,
             "verdict": before.verdict,
         },
-        "since": f"{label} ({before.standing})",
+        "since": before.standing,
         "figures": [_figure(change) for change in own],
         "changed": [{"what": k, "before": was, "now": now} for k, (was, now) in changed.items()],
         "same": [what for what in now.digests if what not in changed],

@@ -96,7 +96,7 @@ class Entry:
         """What it is among the runs that another one may be compared with."""
         if BASELINE in self.tags.items():
             return "the baseline"
-        return "the last that shipped" if self.verdict in (SHIP, WITH_CARE) else "the last run"
+        return "the last run that shipped" if self.verdict in (SHIP, WITH_CARE) else "the last run"
 
     def to_document(self) -> Document:
         """Return the JSON form, figures by variant."""
