@@ -12,6 +12,8 @@ from tests.browser.conftest import Viewer
 from tests.conftest import SAMPLES
 from tests.fixtures.slow import SLOW
 from tests.reporting.large import VARIANTS
+from tests.reporting.samples import write_report
+from trtcal.reporting.advice import next_step
 
 pytestmark = SLOW
 
@@ -205,11 +207,43 @@ def test_a_manager_is_spared_the_layers_until_a_link_leads_there(viewer: Viewer,
     with viewer.open(large) as opened:
         layers = opened.page.locator("#layers")
         assert not layers.is_visible()
-        opened.page.locator("#steps a").first.click()
+        opened.page.locator("footer a[href='#findings']").click()
         opened.page.locator("#findings").wait_for(state="visible")
         assert layers.is_visible()
         opened.page.locator("#reading-manager").check()
         assert not layers.is_visible()
+
+
+@pytest.mark.parametrize(("width", "most"), [(1280, 1800), (390, None)])
+def test_a_manager_reads_two_screens_and_two_sheets(viewer: Viewer, report, width, most):
+    with viewer.open(report, viewport={"width": width, "height": 900}) as opened:
+        size = opened.page.evaluate(
+            "[document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
+        )
+        assert size[0] <= width
+        if most:
+            assert size[1] <= most
+            assert len(printed(opened.page).pages) <= 2
+
+
+def test_a_term_leads_to_the_glossary_without_scripts_too(viewer: Viewer, large):
+    for has_scripts in (True, False):
+        with viewer.open(large, java_script_enabled=has_scripts) as opened:
+            term = opened.page.locator("a.term").first
+            assert "highest-scoring" in term.get_attribute("title")
+            term.click()
+            assert opened.page.locator("#word-top1").is_visible()
+
+
+def test_a_click_copies_the_next_command(viewer: Viewer, tmp_path):
+    page = tmp_path / "page.html"
+    document = write_report(SAMPLES.parent / "reports" / "digits-trouble.json", page)
+    with viewer.open(page, permissions=["clipboard-read", "clipboard-write"]) as opened:
+        opened.page.locator(".copied").click()
+        opened.page.get_by_role("button", name="Copied").wait_for()
+        copied = opened.page.evaluate("navigator.clipboard.readText()")
+        assert copied == next_step(document).command
+        assert opened.complaints == []
 
 
 def test_the_first_tab_leads_past_the_head(viewer: Viewer, large):

@@ -112,7 +112,7 @@ def page(tmp_path_factory) -> str:
 def test_sections_stand_in_their_order(page):
     found = re.findall(r'<section id="(\w+)"', page)
     assert found == [
-        *("verdict", "steps", "against", "chart", "tests", "slices", "variants"),
+        *("verdict", "chart", "known", "tests", "slices", "steps", "against", "variants"),
         *("errors", "optimizations", "findings", "layers", "ranges", "fusions", "skipped", "log"),
         *("calibration", "reproduce", "provenance", "glossary"),
     ]

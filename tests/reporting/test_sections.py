@@ -1,11 +1,13 @@
 """What the page shows beside variants and layers, and reports on builds that failed."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from tests.fixtures.fails import fails
 from tests.fixtures.schema import schema_errors as problems
+from tests.fixtures.tables import each
 from tests.reporting.large import write_large_run
 from tests.reporting.samples import (
     accuracy,
@@ -28,6 +30,7 @@ from trtcal.reporting.document import assemble, read_report
 from trtcal.reporting.engines import findings, logs
 from trtcal.reporting.markdown import to_markdown
 from trtcal.reporting.render import render
+from trtcal.reporting.text import CHECK, plain
 from trtcal.runs.figures import figures_of_run
 from trtcal.wings.fleet.prices import named_price, with_costs
 
@@ -152,6 +155,55 @@ def test_a_slice_that_got_worse_is_shown(tmp_path):
     assert section.count("worse here") == 1
 
 
+def test_managers_are_spared_sections_without_data_and_see_those_with(tmp_path):
+    def shown(document):
+        return re.findall(r'<section id="(\w+)"(?! class="engineer")', render(document))
+
+    folder = run(tmp_path)
+    assert shown(assemble(folder)) == ["verdict", "chart", "known"]
+    issue = DataIssue("channel_order", "x", "red and blue look swapped", {"share": 0.9}, "read RGB")
+    for issues, known in (((), []), ((issue,), ["issues"])):
+        check = DataCheck("sha256:m", "sha256:d", "cal", 128, 32, issues)
+        check.write(folder / "data_check.json")
+        assert shown(assemble(folder)) == ["verdict", "chart", "known", *known]
+    (tmp_path / "failed").mkdir()
+    (tmp_path / "failed" / "build.log").write_text(FAILED)
+    assert shown(assemble(tmp_path / "failed")) == ["verdict", "known"]
+
+
+def test_three_warnings_are_shown_in_words_and_the_rest_on_request(tmp_path):
+    document = assemble(run(tmp_path))
+    layers = "7 of 9 layers requested in INT8 run in float on sm89 (tensorrt): conv1, conv2."
+    document["measured"]["verdict"]["reasons"] = [layers, "Second.", "Third.", "Fourth.", "Fifth."]
+    page = render(document)
+    section = page[page.index('id="verdict"') : page.index('id="known"')]
+    first, more = section.split("<summary>2 more</summary>")
+    assert first.count("<li>") == 3
+    assert more.count("<li>") == 2
+    words = "7 of 9 layers requested in INT8 run in float on sm89 (tensorrt)."
+    assert f'<span class="manager">{words}</span><span class="engineer">{layers}</span>' in first
+    assert layers in to_markdown(document).replace("&#45;", "-")
+
+
+@each(
+    "sentence,words",
+    (
+        ('failed: [8] Assertion failed: a::b(x) && "Only floor is supported!" (line 3 of its log). Do.',
+         "failed: Only floor is supported. Do."),
+        ("failed: [8] Assertion failed: axis < rank (line 3 of its log). Do.",
+         f"failed: {CHECK}. Do."),
+        ("failed: Assertion x.dims == 4 failed. Try again.", f"failed: {CHECK}. Try again."),
+        ("failed: src/Importer.cpp:773: In function importResize: no mode.", "failed: no mode."),
+        ("On sm89, the precision of 2 of 3 layers is not known: a/b, c.",
+         "On sm89, the precision of 2 of 3 layers is not known."),
+        ("The speed on sm89 was not measured: metric.py is slow.",
+         "The speed on sm89 was not measured: metric.py is slow."),
+    ),
+)  # fmt: skip
+def test_managers_read_no_code(sentence, words):
+    assert plain(sentence) == words
+
+
 def test_costs_are_in_money_where_the_price_is_known(tmp_path):
     document = assemble(run(tmp_path))
     assert 'id="costs"' not in render(document)
@@ -176,6 +228,8 @@ def test_what_changed_since_the_last_run_is_shown(tmp_path):
         "same": ["model"],
     }
     page = render(document)
+    assert "<li>No figure that is watched got worse by more than chance.</li>" in page
+    assert "<li>Changed inputs: calibration data.</li>" in page
     assert "Inputs that changed since then (1): calibration data" in page
     assert "a: top-1" in page
     assert "a: cosine" not in page
