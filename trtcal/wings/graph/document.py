@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from trtcal.documents import Document
 from trtcal.errors import InputError
 from trtcal.reporting import text
-from trtcal.wings.graph.blocks import Block, fold
+from trtcal.wings.graph.blocks import fold
 from trtcal.wings.graph.drawn import Drawn, draw
 from trtcal.wings.graph.engine import Engine
 from trtcal.wings.graph.figures import Figured, NodeFigures
@@ -21,7 +20,13 @@ OVERLAYS: tuple[Document, ...] = (
     {"key": "built", "title": "Precision built", "kind": "category"},
     {"key": "requested", "title": "Precision requested", "kind": "category"},
     {"key": "missed", "title": "Built differently than requested", "kind": "category"},
-    {"key": "loss_db", "title": "SQNR by its own rounding", "kind": "number", "unit": "dB", "bad": "low"},
+    {
+        "key": "loss_db",
+        "title": "SQNR by its own rounding",
+        "kind": "number",
+        "unit": "dB",
+        "bad": "low",
+    },
     {"key": "share", "title": "Share of the loss", "kind": "number", "unit": "%", "bad": "high"},
     {"key": "ms", "title": "Time", "kind": "number", "unit": "ms", "bad": "high"},
     {"key": "bytes", "title": "Bytes moved", "kind": "number", "unit": "B", "bad": "high"},
@@ -93,13 +98,15 @@ def _visible(names: Iterable[str]) -> list[str]:
 def _overlays(engines: Sequence[Document], first: Figured) -> list[Document]:
     """Return the overlays of which some engine knows something."""
     values = [engine["values"] for engine in engines]
-    known = [row for row in OVERLAYS if any(any(v not in (None, 0) for v in each[row["key"]]) for each in values)]
+    known = [
+        row
+        for row in OVERLAYS
+        if any(any(v not in (None, 0) for v in each[row["key"]]) for each in values)
+    ]
     if first.build is None:
         titles = {"built": "Precision expected", "ms": "Time (estimate)"}
         known = [{**row, "title": titles.get(row["key"], row["title"])} for row in known]
     return known or [dict(OVERLAYS[0])]
-
-
 
 
 def _changes(first: Engine, second: Engine) -> dict[str, list[str]]:
@@ -114,7 +121,7 @@ def _changed(a: NodeFigures, b: NodeFigures) -> Iterator[str]:
         yield f"Requested in {a.requested or 'no precision'} first, in {b.requested or 'none'} second."
     if a.built != b.built and a.built and b.built:
         yield f"Built in {a.built} first, in {b.built} second."
-    if a.ms and b.ms and max(a.ms, b.ms) > SLOWER * min(a.ms, b.ms):
+    if a.ms and b.ms and max(a.ms, b.ms) > FASTER * min(a.ms, b.ms):
         yield f"{text.milliseconds(a.ms)} ms first, {text.milliseconds(b.ms)} ms second."
     if None not in (a.loss_db, b.loss_db) and abs(a.loss_db - b.loss_db) > OTHER_DB:
         yield f"SQNR {a.loss_db:.1f} dB first, {b.loss_db:.1f} dB second."
