@@ -192,12 +192,19 @@
     });
   }
 
-  // A line that dagre ends at the middle of an unfolded block ends where the block's own lines begin.
+  // A line leaves a box at its lower border and enters one at its upper border, unless it goes back; at an
+  // unfolded block it ends where the block's own lines begin.
   function attach({ from, to }, points) {
     const last = points.length - 1;
-    if (from.isOpen && points[last][1] > points[0][1]) points[0] = [from.x + PAD + from.layout.ports.out, from.y + from.height];
-    if (to.isOpen && points[last][1] > points[0][1]) points[last] = [to.x + PAD + to.layout.ports.in, to.y];
+    const isDown = points[last][1] >= points[0][1];
+    if (from !== INPUT) points[0] = [borderX(from, points[1][0], "out"), isDown ? from.y + from.height : from.y];
+    if (to !== OUTPUT) points[last] = [borderX(to, points[last - 1][0], "in"), isDown ? to.y : to.y + to.height];
     return points;
+  }
+
+  function borderX(item, x, port) {
+    if (item.isOpen) return item.x + PAD + item.layout.ports[port];
+    return Math.min(Math.max(x, item.x + 20), item.x + item.width - 20);
   }
 
   function rebuildScene() {
@@ -262,7 +269,8 @@
     if (!isCategory()) return paintOfNumber(valueOf(engine, item));
     const mix = mixOf(engine, item);
     const colour = colourOf(mix[0][0]);
-    const text = mix.length > 1 ? `${mix.length} kinds` : precisionName(mix[0][0]);
+    const percent = Math.round((100 * mix[0][1]) / item.ids.length);
+    const text = `${mix.length > 1 ? `${percent} % ` : ""}${precisionName(mix[0][0])}`.trim();
     return { back: mixed(colour, mix.length > 1 ? 6 : mix[0][0] ? 17 : 5), strip: colour, text };
   }
 
@@ -587,21 +595,16 @@
 
   const precisionOf = ({ edges }) => (edges.every(({ precision }) => precision === edges[0].precision) ? edges[0].precision : "mixed");
 
-  // A chain of curves that begins and ends at the first and last point, and passes between the others.
+  // Between two points a line leaves and arrives upright, as the layers lie one below the other.
   function curve(points) {
-    const middle = ([x, y], [u, v]) => `${(x + u) / 2} ${(y + v) / 2}`;
-    const [first, ...rest] = points;
-    if (rest.length < 2) return `M${first}L${rest}`;
-    const bends = rest.slice(0, -1).map((point, at) => `Q${point} ${at === rest.length - 2 ? rest.at(-1) : middle(point, rest[at + 1])}`);
-    return `M${first}${bends.join("")}`;
+    const bend = ([x, y], [u, v]) => (x === u ? `V${v}` : `C${x} ${(y + v) / 2} ${u} ${(y + v) / 2} ${u} ${v}`);
+    return `M${points[0]}${points.slice(1).map((point, at) => bend(points[at], point)).join("")}`;
   }
 
   function head(points) {
     const [x, y] = points.at(-1);
-    const [u, v] = points.at(-2);
-    const length = Math.hypot(x - u, y - v) || 1;
-    const [dx, dy] = [(x - u) / length, (y - v) / length];
-    return `M${x} ${y}L${x - 7 * dx - 3.5 * dy} ${y - 7 * dy + 3.5 * dx}L${x - 7 * dx + 3.5 * dy} ${y - 7 * dy - 3.5 * dx}z`;
+    const back = y >= points.at(-2)[1] ? -7 : 7;
+    return `M${x} ${y}l-3.5 ${back}h7z`;
   }
 
   function drawLines(lines, isMap) {
@@ -719,18 +722,18 @@
 
   function lineKinds() {
     const kinds = new Set(graph.edges.map(([, , , precision]) => precision).filter(Boolean));
-    return PRECISIONS.filter((kind) => kinds.has(kind)).map((kind) => {
+    return [...PRECISIONS.filter((kind) => kinds.has(kind)), "mixed"].map((kind) => {
       const path = shape("path", { d: "M0 8h30", class: `line dash-${kind}` });
       const drawn = shape("svg", { width: 30, height: 16, class: "lines", "aria-hidden": "true" }, path);
       path.style.setProperty("--tone", colourOf(kind));
-      return element("span", {}, drawn, `${precisionName(kind)} tensor`);
+      return element("span", {}, drawn, kind === "mixed" ? "several" : `${precisionName(kind)} tensor`);
     });
   }
 
   function markKinds() {
     const has = (test) => engines.some(test);
-    const mark = (...inside) => shape("svg", { width: 22, height: 18, viewBox: "-11 -9 22 18", class: "graph", "aria-hidden": "true" }, ...inside);
-    const hull = (css) => mark(shape("g", { class: "hulls" }, shape("g", { class: css }, shape("rect", { x: -9, y: -6, width: 18, height: 12, rx: 4, class: "fill" }), shape("rect", { x: -9, y: -6, width: 18, height: 12, rx: 4, class: "edge ring" }))));
+    const mark = (...inside) => shape("svg", { width: 22, height: 18, viewBox: "-11 -9 22 18", class: "key", "aria-hidden": "true" }, ...inside);
+    const hull = (css) => mark(shape("g", { class: css }, shape("rect", { x: -9, y: -6, width: 18, height: 12, rx: 4 })));
     return [
       [has(({ layers }) => layers.some((layer) => layer.nodes.length > 1)), hull("layer"), "fused layer"],
       [has(({ islands }) => islands.length), hull("island"), "float island"],
