@@ -60,7 +60,8 @@ def digests_of_parts(raw: bytes) -> dict[str, str]:
 
 def render(document: Document) -> str:
     """Return the page of a report document."""
-    style, script = asset("report.css"), asset("tables.js") + asset("report.js")
+    style = asset("palette.css") + asset("report.css")
+    script = asset("tables.js") + asset("report.js")
     values = views.shown(document)
     templates = environment("html", _printed)
     drawn, layers = values["the_ranges"]["drawn"], values["layers_shown"] or {"rows": ()}
