@@ -13,6 +13,7 @@
   const RESULTS_SHOWN = 50;
   const SLICE_MS = 40;
   const DRAG_PX = 5;
+  const SMALLEST_FIT = 0.1;
   const SUMMED = new Set(["ms", "bytes", "macs", "share", "findings"]);
   const PRECISIONS = ["fp32", "tf32", "fp16", "bf16", "int8", "fp8", "int4", "nvfp4"];
   const STEPS = 12;
@@ -195,12 +196,15 @@
   // A line leaves a box at its lower border and enters one at its upper border, unless it goes back; at an
   // unfolded block it ends where the block's own lines begin.
   function attach({ from, to }, points) {
-    const last = points.length - 1;
-    const isDown = points[last][1] >= points[0][1];
-    if (from !== INPUT) points[0] = [borderX(from, points[1][0], "out"), isDown ? from.y + from.height : from.y];
-    if (to !== OUTPUT) points[last] = [borderX(to, points[last - 1][0], "in"), isDown ? to.y : to.y + to.height];
-    return points;
+    const isDown = points.at(-1)[1] >= points[0][1];
+    const middle = points.length > 3 ? points.slice(1, -1) : [];
+    let [first, last] = [points[0], points.at(-1)];
+    if (from !== INPUT) first = [borderX(from, (middle[0] ?? centreOf(to, last))[0], "out"), isDown ? from.y + from.height : from.y];
+    if (to !== OUTPUT) last = [borderX(to, (middle.at(-1) ?? first)[0], "in"), isDown ? to.y : to.y + to.height];
+    return [first, ...middle, last];
   }
+
+  const centreOf = ({ x, width }, point) => (x === undefined ? point : [x + width / 2]);
 
   function borderX(item, x, port) {
     if (item.isOpen) return item.x + PAD + item.layout.ports[port];
@@ -408,8 +412,8 @@
 
   function fit(move = moveView) {
     const { width, height } = paneSize();
-    const scale = Math.min(1, (width - 48) / scene.width, (height - 48) / scene.height);
-    move((width - scene.width * scale) / 2, (height - scene.height * scale) / 2, scale);
+    const scale = Math.max(SMALLEST_FIT, Math.min(1, (width - 48) / scene.width, (height - 48) / scene.height));
+    move((width - scene.width * scale) / 2, Math.max(24, (height - scene.height * scale) / 2), scale);
   }
 
   // At the start the text can be read: the beginning of the network, at its full width if that is possible.
@@ -423,15 +427,23 @@
     return setView(x, 28, scale);
   }
 
-  function centre(item) {
+  // Of a pane the part that a sheet with the card leaves free.
+  function freeSize() {
     const { width, height } = paneSize();
+    const top = byId("card").hidden ? Infinity : byId("card").getBoundingClientRect().top;
+    const free = top - panes[0].svg.getBoundingClientRect().top;
+    return { width, height: free > 80 ? Math.min(height, free) : height };
+  }
+
+  function centre(item) {
+    const { width, height } = freeSize();
     const scale = Math.max(0.8, Math.min(view.scale, 1.2));
     const y = item.isOpen ? item.y + Math.min(item.height, height / scale - 60) / 2 : item.y + item.height / 2;
     moveView(width / 2 - (item.x + item.width / 2) * scale, height / 2 - y * scale, scale);
   }
 
   function reveal(item) {
-    const { width, height } = paneSize();
+    const { width, height } = freeSize();
     const [left, top] = [view.x + item.x * view.scale, view.y + item.y * view.scale];
     const bottom = top + Math.min(item.height, HEAD) * view.scale;
     if (left < 8 || top < 8 || left + item.width * view.scale > width - 8 || bottom > height - 8 || isFar()) centre(item);
@@ -749,9 +761,14 @@
     byId("status").textContent = text;
   }
 
+  function write(text) {
+    byId("count").textContent = text;
+    say(text);
+  }
+
   function sayCount(more = "") {
     const boxes = scene.items.filter((item) => !item.isOpen).length;
-    say(`${plural(boxes, "box")} of ${plural(nodes.length, "node")}${more}`.replace("boxs", "boxes"));
+    write(`${boxes.toLocaleString("en")} ${boxes === 1 ? "box" : "boxes"} for ${plural(nodes.length, "node")}${more}`);
   }
 
   function refresh(kept, more) {
@@ -783,10 +800,10 @@
       block.isOpen = true;
       queue.push(...block.children.filter((child) => !isNode(child)));
     }
-    say("Laying out \u2026");
+    write("Laying out \u2026");
     await layOutInSlices();
-    refresh(null, isCut ? `; the page unfolds at most ${UNFOLDED_LIMIT.toLocaleString("en")} boxes at once` : "");
-    fit();
+    refresh(active, isCut ? `; the page unfolds at most ${UNFOLDED_LIMIT.toLocaleString("en")} boxes at once` : "");
+    reveal(active);
   }
 
   function foldAll() {
@@ -833,9 +850,9 @@
   }
 
   function openNode(node, { isFocused = false } = {}) {
+    showCard(node, isFocused);
     if (!isShown(node)) show(node);
     else { select(node); reveal(node); }
-    showCard(node, isFocused);
     history.replaceState(null, "", `#node=${encodeURIComponent(node.name)}`);
   }
 
@@ -1020,7 +1037,7 @@
     });
     const marks = ranges.map(([, amax], at) => shape("line", { x1: (amax / end) * width, x2: (amax / end) * width, y1: 0, y2: height, "stroke-dasharray": ["none", "6 3", "2 2", "9 3 2 3"][at % 4] }));
     const text = `Values of ${tensor} up to ${figure(top)}; ranges: ${ranges.map(([name, amax]) => `${name} ${figure(amax)}`).join(", ") || "none"}`;
-    const made = shape("svg", { class: "histogram", viewBox: `0 0 ${width} ${height + 2}`, role: "img", "aria-label": text }, ...drawn, ...marks);
+    const made = shape("svg", { class: "histogram", viewBox: `-1 0 ${width + 2} ${height + 2}`, role: "img", "aria-label": text }, ...drawn, ...marks);
     return [element("h3", {}, "Values (log count)"), made, element("p", { className: "name" }, text)];
   }
 
@@ -1202,7 +1219,7 @@
     try { wanted = decodeURIComponent(name); } catch { /* not encoded: taken as it is */ }
     const node = nodes.find((one) => one.name === wanted);
     if (node) openNode(node);
-    else say("The address names a node that is not in this graph.");
+    else write("The address names a node that is not in this graph.");
   }
 
   function listen() {
@@ -1230,7 +1247,7 @@
     byId("overlay").append(...overlays.map(({ title }) => element("option", {}, title)));
     byId("overlay").disabled = !overlays.length;
     byId("changed").hidden = engines.length < 2 || !changedIds.length;
-    byId("changed").textContent = `What changed (${changedIds.length})`;
+    byId("changed").textContent = `Changed (${changedIds.length})`;
     byId("legend").open = innerWidth > 720;
     layOutAll();
     refresh();
