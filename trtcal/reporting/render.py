@@ -62,7 +62,8 @@ def digests_of_parts(raw: bytes) -> dict[str, str]:
 
 def render(document: Document, pages: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the page of a report document, with links to `pages` beside it: name -> file."""
-    style, script = asset("report.css"), asset("tables.js") + asset("report.js")
+    style = asset("palette.css") + asset("report.css")
+    script = asset("tables.js") + asset("report.js")
     values = views.shown(document)
     templates = environment("html", _printed)
     drawn, layers = values["the_ranges"]["drawn"], values["layers_shown"] or {"rows": ()}

@@ -13,6 +13,7 @@
   const RESULTS_SHOWN = 50;
   const SLICE_MS = 40;
   const DRAG_PX = 5;
+  const SMALLEST_FIT = 0.1;
   const SUMMED = new Set(["ms", "bytes", "macs", "share", "findings"]);
   const PRECISIONS = ["fp32", "tf32", "fp16", "bf16", "int8", "fp8", "int4", "nvfp4"];
   const STEPS = 12;
@@ -192,12 +193,22 @@
     });
   }
 
-  // A line that dagre ends at the middle of an unfolded block ends where the block's own lines begin.
+  // A line leaves a box at its lower border and enters one at its upper border, unless it goes back; at an
+  // unfolded block it ends where the block's own lines begin.
   function attach({ from, to }, points) {
-    const last = points.length - 1;
-    if (from.isOpen && points[last][1] > points[0][1]) points[0] = [from.x + PAD + from.layout.ports.out, from.y + from.height];
-    if (to.isOpen && points[last][1] > points[0][1]) points[last] = [to.x + PAD + to.layout.ports.in, to.y];
-    return points;
+    const isDown = points.at(-1)[1] >= points[0][1];
+    const middle = points.length > 3 ? points.slice(1, -1) : [];
+    let [first, last] = [points[0], points.at(-1)];
+    if (from !== INPUT) first = [borderX(from, (middle[0] ?? centreOf(to, last))[0], "out"), isDown ? from.y + from.height : from.y];
+    if (to !== OUTPUT) last = [borderX(to, (middle.at(-1) ?? first)[0], "in"), isDown ? to.y : to.y + to.height];
+    return [first, ...middle, last];
+  }
+
+  const centreOf = ({ x, width }, point) => (x === undefined ? point : [x + width / 2]);
+
+  function borderX(item, x, port) {
+    if (item.isOpen) return item.x + PAD + item.layout.ports[port];
+    return Math.min(Math.max(x, item.x + 20), item.x + item.width - 20);
   }
 
   function rebuildScene() {
@@ -262,7 +273,8 @@
     if (!isCategory()) return paintOfNumber(valueOf(engine, item));
     const mix = mixOf(engine, item);
     const colour = colourOf(mix[0][0]);
-    const text = mix.length > 1 ? `${mix.length} kinds` : precisionName(mix[0][0]);
+    const percent = Math.round((100 * mix[0][1]) / item.ids.length);
+    const text = `${mix.length > 1 ? `${percent} % ` : ""}${precisionName(mix[0][0])}`.trim();
     return { back: mixed(colour, mix.length > 1 ? 6 : mix[0][0] ? 17 : 5), strip: colour, text };
   }
 
@@ -400,8 +412,8 @@
 
   function fit(move = moveView) {
     const { width, height } = paneSize();
-    const scale = Math.min(1, (width - 48) / scene.width, (height - 48) / scene.height);
-    move((width - scene.width * scale) / 2, (height - scene.height * scale) / 2, scale);
+    const scale = Math.max(SMALLEST_FIT, Math.min(1, (width - 48) / scene.width, (height - 48) / scene.height));
+    move((width - scene.width * scale) / 2, Math.max(24, (height - scene.height * scale) / 2), scale);
   }
 
   // At the start the text can be read: the beginning of the network, at its full width if that is possible.
@@ -415,15 +427,23 @@
     return setView(x, 28, scale);
   }
 
-  function centre(item) {
+  // Of a pane the part that a sheet with the card leaves free.
+  function freeSize() {
     const { width, height } = paneSize();
+    const top = byId("card").hidden ? Infinity : byId("card").getBoundingClientRect().top;
+    const free = top - panes[0].svg.getBoundingClientRect().top;
+    return { width, height: free > 80 ? Math.min(height, free) : height };
+  }
+
+  function centre(item) {
+    const { width, height } = freeSize();
     const scale = Math.max(0.8, Math.min(view.scale, 1.2));
     const y = item.isOpen ? item.y + Math.min(item.height, height / scale - 60) / 2 : item.y + item.height / 2;
     moveView(width / 2 - (item.x + item.width / 2) * scale, height / 2 - y * scale, scale);
   }
 
   function reveal(item) {
-    const { width, height } = paneSize();
+    const { width, height } = freeSize();
     const [left, top] = [view.x + item.x * view.scale, view.y + item.y * view.scale];
     const bottom = top + Math.min(item.height, HEAD) * view.scale;
     if (left < 8 || top < 8 || left + item.width * view.scale > width - 8 || bottom > height - 8 || isFar()) centre(item);
@@ -587,21 +607,16 @@
 
   const precisionOf = ({ edges }) => (edges.every(({ precision }) => precision === edges[0].precision) ? edges[0].precision : "mixed");
 
-  // A chain of curves that begins and ends at the first and last point, and passes between the others.
+  // Between two points a line leaves and arrives upright, as the layers lie one below the other.
   function curve(points) {
-    const middle = ([x, y], [u, v]) => `${(x + u) / 2} ${(y + v) / 2}`;
-    const [first, ...rest] = points;
-    if (rest.length < 2) return `M${first}L${rest}`;
-    const bends = rest.slice(0, -1).map((point, at) => `Q${point} ${at === rest.length - 2 ? rest.at(-1) : middle(point, rest[at + 1])}`);
-    return `M${first}${bends.join("")}`;
+    const bend = ([x, y], [u, v]) => (x === u ? `V${v}` : `C${x} ${(y + v) / 2} ${u} ${(y + v) / 2} ${u} ${v}`);
+    return `M${points[0]}${points.slice(1).map((point, at) => bend(points[at], point)).join("")}`;
   }
 
   function head(points) {
     const [x, y] = points.at(-1);
-    const [u, v] = points.at(-2);
-    const length = Math.hypot(x - u, y - v) || 1;
-    const [dx, dy] = [(x - u) / length, (y - v) / length];
-    return `M${x} ${y}L${x - 7 * dx - 3.5 * dy} ${y - 7 * dy + 3.5 * dx}L${x - 7 * dx + 3.5 * dy} ${y - 7 * dy - 3.5 * dx}z`;
+    const back = y >= points.at(-2)[1] ? -7 : 7;
+    return `M${x} ${y}l-3.5 ${back}h7z`;
   }
 
   function drawLines(lines, isMap) {
@@ -719,18 +734,18 @@
 
   function lineKinds() {
     const kinds = new Set(graph.edges.map(([, , , precision]) => precision).filter(Boolean));
-    return PRECISIONS.filter((kind) => kinds.has(kind)).map((kind) => {
+    return [...PRECISIONS.filter((kind) => kinds.has(kind)), "mixed"].map((kind) => {
       const path = shape("path", { d: "M0 8h30", class: `line dash-${kind}` });
       const drawn = shape("svg", { width: 30, height: 16, class: "lines", "aria-hidden": "true" }, path);
       path.style.setProperty("--tone", colourOf(kind));
-      return element("span", {}, drawn, `${precisionName(kind)} tensor`);
+      return element("span", {}, drawn, kind === "mixed" ? "several" : `${precisionName(kind)} tensor`);
     });
   }
 
   function markKinds() {
     const has = (test) => engines.some(test);
-    const mark = (...inside) => shape("svg", { width: 22, height: 18, viewBox: "-11 -9 22 18", class: "graph", "aria-hidden": "true" }, ...inside);
-    const hull = (css) => mark(shape("g", { class: "hulls" }, shape("g", { class: css }, shape("rect", { x: -9, y: -6, width: 18, height: 12, rx: 4, class: "fill" }), shape("rect", { x: -9, y: -6, width: 18, height: 12, rx: 4, class: "edge ring" }))));
+    const mark = (...inside) => shape("svg", { width: 22, height: 18, viewBox: "-11 -9 22 18", class: "key", "aria-hidden": "true" }, ...inside);
+    const hull = (css) => mark(shape("g", { class: css }, shape("rect", { x: -9, y: -6, width: 18, height: 12, rx: 4 })));
     return [
       [has(({ layers }) => layers.some((layer) => layer.nodes.length > 1)), hull("layer"), "fused layer"],
       [has(({ islands }) => islands.length), hull("island"), "float island"],
@@ -746,9 +761,14 @@
     byId("status").textContent = text;
   }
 
+  function write(text) {
+    byId("count").textContent = text;
+    say(text);
+  }
+
   function sayCount(more = "") {
     const boxes = scene.items.filter((item) => !item.isOpen).length;
-    say(`${plural(boxes, "box")} of ${plural(nodes.length, "node")}${more}`.replace("boxs", "boxes"));
+    write(`${boxes.toLocaleString("en")} ${boxes === 1 ? "box" : "boxes"} for ${plural(nodes.length, "node")}${more}`);
   }
 
   function refresh(kept, more) {
@@ -780,10 +800,10 @@
       block.isOpen = true;
       queue.push(...block.children.filter((child) => !isNode(child)));
     }
-    say("Laying out \u2026");
+    write("Laying out \u2026");
     await layOutInSlices();
-    refresh(null, isCut ? `; the page unfolds at most ${UNFOLDED_LIMIT.toLocaleString("en")} boxes at once` : "");
-    fit();
+    refresh(active, isCut ? `; the page unfolds at most ${UNFOLDED_LIMIT.toLocaleString("en")} boxes at once` : "");
+    reveal(active);
   }
 
   function foldAll() {
@@ -830,9 +850,9 @@
   }
 
   function openNode(node, { isFocused = false } = {}) {
+    showCard(node, isFocused);
     if (!isShown(node)) show(node);
     else { select(node); reveal(node); }
-    showCard(node, isFocused);
     history.replaceState(null, "", `#node=${encodeURIComponent(node.name)}`);
   }
 
@@ -1017,7 +1037,7 @@
     });
     const marks = ranges.map(([, amax], at) => shape("line", { x1: (amax / end) * width, x2: (amax / end) * width, y1: 0, y2: height, "stroke-dasharray": ["none", "6 3", "2 2", "9 3 2 3"][at % 4] }));
     const text = `Values of ${tensor} up to ${figure(top)}; ranges: ${ranges.map(([name, amax]) => `${name} ${figure(amax)}`).join(", ") || "none"}`;
-    const made = shape("svg", { class: "histogram", viewBox: `0 0 ${width} ${height + 2}`, role: "img", "aria-label": text }, ...drawn, ...marks);
+    const made = shape("svg", { class: "histogram", viewBox: `-1 0 ${width + 2} ${height + 2}`, role: "img", "aria-label": text }, ...drawn, ...marks);
     return [element("h3", {}, "Values (log count)"), made, element("p", { className: "name" }, text)];
   }
 
@@ -1199,7 +1219,7 @@
     try { wanted = decodeURIComponent(name); } catch { /* not encoded: taken as it is */ }
     const node = nodes.find((one) => one.name === wanted);
     if (node) openNode(node);
-    else say("The address names a node that is not in this graph.");
+    else write("The address names a node that is not in this graph.");
   }
 
   function listen() {
@@ -1227,7 +1247,7 @@
     byId("overlay").append(...overlays.map(({ title }) => element("option", {}, title)));
     byId("overlay").disabled = !overlays.length;
     byId("changed").hidden = engines.length < 2 || !changedIds.length;
-    byId("changed").textContent = `What changed (${changedIds.length})`;
+    byId("changed").textContent = `Changed (${changedIds.length})`;
     byId("legend").open = innerWidth > 720;
     layOutAll();
     refresh();
