@@ -24,7 +24,7 @@ COMMANDS = (
 
 
 def page_of_run(folder: Path, document: Document, report: str) -> str | None:
-    """Return the page that goes beside a run's report; None if the run judged no variant."""
+    """Return the page that goes beside a run's report; None without a build."""
     from trtcal.wings.graph.page import page_of_run
 
     return page_of_run(folder, document, report)

@@ -53,11 +53,11 @@ class Graph(JsonOptions, example="trtcal graph reports/digits -o graph.html"):
             hint = "give one source, or two sources, variants or targets of one network"
             raise InputError(f"a page shows {MOST} builds at most, not {count}", hint)
         for number in range(count):
-            last = (
+            source = sources[min(number, len(sources) - 1)]
+            variant, target = (
                 each[min(number, len(each) - 1)] if each else None
-                for each in (sources, self.variant, self.target)
+                for each in (self.variant, self.target)
             )
-            source, variant, target = last
             yield figured(source, variant, target)[0]
 
 
