@@ -40,7 +40,7 @@ def render(document: Document) -> str:
 
 
 def page_of_run(folder: Path, document: Document, report: str) -> str | None:
-    """Return the page of the verdict's variant of a run, beside the page `report`; None if it was not built.
+    """Return the page of a verdict's variant, beside the page `report`; None if it was not built.
 
     `document` is the report of the run in `folder`.
     """
