@@ -318,5 +318,8 @@ def _limited(block: Block) -> Block:
         size = math.isqrt(len(children) - 1) + 1
         parts = [children[start : start + size] for start in range(0, len(children), size)]
         equal = block.repeat > 1  # then so are the parts of a row
-        children = [Block("", part, len(part) if equal else 1) for part in parts]
+        children = [
+            part[0] if len(part) == 1 else Block("", part, len(part) if equal else 1)
+            for part in parts
+        ]
     return Block(block.title, children, block.repeat)
