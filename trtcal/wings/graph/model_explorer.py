@@ -1,0 +1,98 @@
+"""Node data for Model Explorer: a JSON file for each figure of nodes, and the model beside them.
+
+A file has, by the name of the graph, `results`: a value by the name of each node, and its colors. The
+ONNX adapter of Model Explorer (model-explorer-onnx) takes both names from the model, and makes some up
+where a node has none: so the model is written with a name for every node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtcal.documents import Document, removing, together, write_json
+from trtcal.model.files import write_onnx
+from trtcal.wings.graph.figures import Figured, NodeFigures
+
+MODEL = "model.onnx"
+COLORS = {
+    "fp32": "#6d1a63",
+    "tf32": "#b8579a",
+    "fp16": "#00856f",
+    "bf16": "#1f5220",
+    "int8": "#0b5cad",
+    "fp8": "#8250df",
+    "int4": "#3f8fd0",
+    "nvfp4": "#7e8f36",
+}
+"""Those of the palette of trtcal's pages, light."""
+MISSED, UNKNOWN = "#a4262c", "#7d8590"
+LOW, HIGH = "#eef2f6", "#0b5cad"
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """A figure of nodes by which Model Explorer colors them: the dark ones matter."""
+
+    name: str
+    value: Callable[[NodeFigures], Any]
+    color: Callable[[str], str] | None = None
+    is_low_bad: bool = False
+
+    def to_document(self, nodes: Mapping[str, NodeFigures]) -> Document:
+        """Return one graph's node data, without nodes of which the figure is not known."""
+        known = {name: self.value(node) for name, node in nodes.items()}
+        results = {name: {"value": value} for name, value in known.items() if value is not None}
+        if color := self.color:
+            return {
+                "results": {
+                    n: {**row, "bgColor": color(row["value"])} for n, row in results.items()
+                }
+            }
+        ends = (HIGH, LOW) if self.is_low_bad else (LOW, HIGH)
+        gradient = [{"stop": stop, "bgColor": color} for stop, color in enumerate(ends)]
+        return {"results": results, "gradient": gradient}
+
+
+def _requested(node: NodeFigures) -> str | None:
+    if node.requested is None or node.built in (None, node.requested):
+        return node.requested
+    return f"{node.requested}, missed: {node.built}"
+
+
+def _color(precision: str) -> str:
+    return MISSED if "missed" in precision else COLORS.get(precision, UNKNOWN)
+
+
+def _times(is_measured: bool) -> Callable[[NodeFigures], float | None]:
+    return lambda node: node.ms if node.is_measured == is_measured else None
+
+
+OVERLAYS = (
+    Overlay("precision-built", lambda node: node.built, _color),
+    Overlay("precision-requested", _requested, _color),
+    Overlay("sqnr-db", lambda node: node.loss_db, is_low_bad=True),
+    Overlay("share-of-loss", lambda node: node.share),
+    Overlay("ms-measured", _times(is_measured=True)),
+    Overlay("ms-estimated", _times(is_measured=False)),
+    Overlay("bytes", lambda node: node.bytes),
+    Overlay("clipped-percent", lambda node: node.clipped),
+    Overlay("findings", lambda node: len(node.findings) or None),
+)
+
+
+def export_model_explorer(figured: Figured, folder: Path) -> list[Path]:
+    """Write the model and the node data of each figure that is known; return their paths."""
+    proto, known = figured.model.proto, [folder / MODEL]
+    with together():
+        write_onnx(folder / MODEL, proto)
+        for overlay in OVERLAYS:
+            path, document = folder / f"{overlay.name}.json", overlay.to_document(figured.nodes)
+            if document["results"]:
+                write_json(path, {proto.graph.name: document})
+                known.append(path)
+            elif path.exists():  # of an earlier export
+                removing(path)
+    return known
