@@ -23,7 +23,7 @@ from trtcal.formats import BY_LISTED
 from trtcal.model import Model, load_model
 from trtcal.model.loaders import is_model
 from trtcal.model.model import uniquely_named
-from trtcal.model.ops import QDQ
+from trtcal.model.ops import MULTIPLIES, QDQ
 from trtcal.model.work import Work, count_work
 from trtcal.quantization.coverage import kept_out, usual_sizes
 from trtcal.quantization.qdq import asked_precisions, quantization_record
@@ -253,22 +253,26 @@ class _Reader:
         return list((diagnosis or {"findings": []})["findings"])
 
     def _main_nodes(self) -> Iterator[tuple[int, str]]:
-        """Yield the number of each layer with the node that its time and bytes are shown at."""
+        """Yield the number of each layer with the node that its time and bytes are shown at.
+
+        That is the product with the most multiply-accumulates, else a node that is no Q/DQ.
+        """
         macs = self.work.by_root
         ops = {node.name: node.op_type for node in self.proto.graph.node}
         for number, layer in enumerate(self.layers):
             nodes = [name for name in layer.nodes if name in ops]
+            others = [name for name in nodes if ops[name] not in QDQ]
+            if not layer.is_heavy:
+                others = [name for name in others if ops[name] not in MULTIPLIES] or others
             if nodes:
-                yield (
-                    number,
-                    max(nodes, key=lambda name: (macs.get(name) or 0, ops[name] not in QDQ)),
-                )
+                yield number, max(others or nodes, key=lambda name: macs.get(name) or 0)
 
     def _node(self, node: str, op: str) -> NodeFigures:
         listing = self.index.listing(node)
         outcome = self.outcomes.get(node)
         own = [self.layers[number] for number in listing if self.main.get(number) == node]
-        tensors = [entry["tensor"] for entry in self.wiring[node]["inputs"]]
+        inputs = self.wiring[node]["inputs"]
+        tensors = [entry["tensor"] for entry in inputs if entry["amax"] is not None]
         facts = self.facts
         times = [layer.time_ms for layer in own]
         is_measured = any(time is not None for time in times)

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trtcal.cli.options import JsonOptions, add_commands, argument, option
+from trtcal.cli.options import JsonOptions, argument, option
 from trtcal.cli.output import note, say
-from trtcal.documents.streams import command_line
+from trtcal.documents.streams import shell_word
 
 if TYPE_CHECKING:
     from trtcal.wings.graph.figures import Figured
+
+
+INSTALL = "pip install ai-edge-model-explorer model-explorer-onnx"
 
 
 @click.group(epilog="Example: trtcal export netron reports/classifier -o classifier.onnx")
@@ -57,16 +60,13 @@ class ModelExplorer(
         figured = self.open()
         model, *overlays = export_model_explorer(figured, self.output)
         counts = {"nodes": len(figured.nodes), "overlays": [path.name for path in overlays]}
-        words = ("model-explorer", model, "--extensions=model_explorer_onnx")
+        words = ("model-explorer", str(model), "--extensions=model_explorer_onnx")
         data = ("--node_data_paths", ",".join(map(str, overlays)))
         document = {"output": str(self.output), "title": figured.title, **counts}
 
         def show() -> None:
             say(f"wrote {model} and {len(overlays)} files of node data")
-            note(
-                "pip install ai-edge-model-explorer model-explorer-onnx",
-                command_line(*words, *data),
-            )
+            note(INSTALL, " ".join(map(shell_word, (*words, *data))))
 
         self.present(document, show)
 
@@ -89,4 +89,7 @@ class Netron(ExportOptions, example="trtcal export netron reports/classifier -o 
         self.present_onnx(self.output, written, facts, lambda: None)
 
 
-add_commands(command, ModelExplorer, Netron)
+explorer = ModelExplorer.command()
+explorer.name = "model-explorer"
+command.add_command(explorer)
+command.add_command(Netron.command())
