@@ -71,7 +71,6 @@ def _times(is_measured: bool) -> Callable[[NodeFigures], float | None]:
 
 
 OVERLAYS = (
-    Overlay("precision-built", lambda node: node.built, _color),
     Overlay("precision-requested", _requested, _color),
     Overlay("sqnr-db", lambda node: node.loss_db, is_low_bad=True),
     Overlay("share-of-loss", lambda node: node.share),
@@ -79,8 +78,10 @@ OVERLAYS = (
     Overlay("ms-estimated", _times(is_measured=False)),
     Overlay("bytes", lambda node: node.bytes),
     Overlay("clipped-percent", lambda node: node.clipped),
-    Overlay("findings", lambda node: len(node.findings) or None),
+    Overlay("findings", lambda node: len(node.findings)),
+    Overlay("precision-built", lambda node: node.built, _color),
 )
+"""Model Explorer shows the last one that it loads."""
 
 
 def export_model_explorer(figured: Figured, folder: Path) -> list[Path]:
@@ -90,7 +91,7 @@ def export_model_explorer(figured: Figured, folder: Path) -> list[Path]:
         write_onnx(folder / MODEL, proto)
         for overlay in OVERLAYS:
             path, document = folder / f"{overlay.name}.json", overlay.to_document(figured.nodes)
-            if document["results"]:
+            if any(row["value"] for row in document["results"].values()):
                 write_json(path, {proto.graph.name: document})
                 known.append(path)
             elif path.exists():  # of an earlier export
