@@ -222,7 +222,7 @@ def _slug(name: str) -> str:
 
 def _environment() -> jinja2.Environment:
     own = [asset(name, TEMPLATES) for name in ("uplot.css", "dashboard.css")]
-    style = asset("report.css") + own[0] + own[1]
+    style = asset("palette.css") + asset("report.css") + own[0] + own[1]
     scripts = asset("tables.js"), asset("uplot.js", TEMPLATES), asset("dashboard.js", TEMPLATES)
     script = scripts[0] + scripts[1] + scripts[2]
     environment = jinja2.Environment(

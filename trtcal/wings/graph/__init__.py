@@ -1,5 +1,10 @@
 """The network as a graph, with what is known of each node: a page of its own, or for other viewers."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
+from trtcal.documents import Document
 from trtcal.extensions import Command
 
 COMMANDS = (
@@ -16,3 +21,10 @@ COMMANDS = (
         "Build, and see what was built",
     ),
 )
+
+
+def page_of_run(folder: Path, document: Document, report: str) -> str | None:
+    """Return the page that goes beside a run's report; None without a build."""
+    from trtcal.wings.graph.page import page_of_run
+
+    return page_of_run(folder, document, report)

@@ -17,7 +17,7 @@ from trtcal.evidence.gpus import DEFAULT_GPU, Target, datasheet_of, find_target
 from trtcal.evidence.layers.layer import UNKNOWN, Layer, LayersByNode
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.layers.predicted import predict_layers
-from trtcal.evidence.manifest import Build
+from trtcal.evidence.manifest import Build, read_build
 from trtcal.evidence.times import layer_ms
 from trtcal.formats import BY_LISTED
 from trtcal.model import Model, load_model
@@ -29,7 +29,7 @@ from trtcal.quantization.coverage import kept_out, usual_sizes
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 from trtcal.reporting.collect import Findings, collect, files_in
 from trtcal.reporting.document import assembled, compared
-from trtcal.reporting.engines import TensorFacts
+from trtcal.reporting.engines import TensorFacts, is_cpu
 from trtcal.reporting.tensors import wire
 
 PREDICTED = "predicted for TensorRT on"
@@ -122,6 +122,21 @@ def figured(source: Path, variant: str | None = None, target: str | None = None)
         asked = " for ".join(filter(None, (variant, target)))
         raise InputError(f"{source} has no {asked}", f"it has {known}")
     return [_Reader(each).figured() for each in chosen]
+
+
+def figured_run(folder: Path, document: Document) -> Figured | None:
+    """Return the build of a report's verdict, of the run in `folder`, with the figures of its nodes.
+
+    Of the folder only the build and its model are read; None if one of them is not there.
+    """
+    name, measured = document["measured"]["verdict"]["variant"], document["measured"]["builds"]
+    builds = [build for build in document["builds"] if name in (None, build["model_name"])]
+    for known in sorted(builds, key=is_cpu):
+        build = read_build(folder / measured[known["digest"]]["where"])
+        if model := _model_beside(build):
+            shown = uniquely_named(model), build, document, _shares(folder)
+            return _Reader(_Variant(build.model_name, build.target, *shown)).figured()
+    return None
 
 
 def _variants(source: Path, target: str) -> Iterator[_Variant]:
