@@ -7,29 +7,30 @@ where a node has none: so the model is written with a name for every node.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from trtcal import reporting
 from trtcal.documents import Document, removing, together, write_json
 from trtcal.model.files import write_onnx
 from trtcal.wings.graph.figures import Figured, NodeFigures
 
 MODEL = "model.onnx"
-COLORS = {
-    "fp32": "#6d1a63",
-    "tf32": "#b8579a",
-    "fp16": "#00856f",
-    "bf16": "#1f5220",
-    "int8": "#0b5cad",
-    "fp8": "#8250df",
-    "int4": "#3f8fd0",
-    "nvfp4": "#7e8f36",
-}
-"""Those of the palette of trtcal's pages, light."""
-MISSED, UNKNOWN = "#a4262c", "#7d8590"
-LOW, HIGH = "#eef2f6", "#0b5cad"
+PALETTE = Path(reporting.__file__).parent / "templates" / "palette.css"
+LOW, HIGH, MISSED, UNKNOWN = "tint", "accent", "stop", "unknown"
+
+
+@cache
+def _colors() -> dict[str, str]:
+    """Return the colors of trtcal's pages by name, those of light pages."""
+    light = PALETTE.read_text(encoding="utf-8").partition("@media")[0]
+    values = dict(re.findall(r"--([\w-]+): ([^;]+);", light))
+    named = {name: value.removeprefix("var(--").removesuffix(")") for name, value in values.items()}
+    return {name: values.get(value, value) for name, value in named.items()}
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Overlay:
                 }
             }
         ends = (HIGH, LOW) if self.is_low_bad else (LOW, HIGH)
-        gradient = [{"stop": stop, "bgColor": color} for stop, color in enumerate(ends)]
+        gradient = [{"stop": stop, "bgColor": _colors()[name]} for stop, name in enumerate(ends)]
         return {"results": results, "gradient": gradient}
 
 
@@ -63,7 +64,8 @@ def _requested(node: NodeFigures) -> str | None:
 
 
 def _color(precision: str) -> str:
-    return MISSED if "missed" in precision else COLORS.get(precision, UNKNOWN)
+    name = MISSED if "missed" in precision else precision
+    return _colors().get(name, _colors()[UNKNOWN])
 
 
 def _times(is_measured: bool) -> Callable[[NodeFigures], float | None]:
