@@ -17,13 +17,13 @@ from trtcal.evidence.gpus import DEFAULT_GPU, Target, datasheet_of, find_target
 from trtcal.evidence.layers.layer import UNKNOWN, Layer, LayersByNode
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.layers.predicted import predict_layers
-from trtcal.evidence.manifest import Build, read_build
+from trtcal.evidence.manifest import Build, is_build_folder, read_build
 from trtcal.evidence.times import layer_ms
 from trtcal.formats import BY_LISTED
 from trtcal.model import Model, load_model
 from trtcal.model.loaders import is_model
 from trtcal.model.model import uniquely_named
-from trtcal.model.ops import QDQ
+from trtcal.model.ops import MULTIPLIES, QDQ
 from trtcal.model.work import count_work
 from trtcal.quantization.coverage import kept_out, usual_sizes
 from trtcal.quantization.qdq import asked_precisions, quantization_record
@@ -31,6 +31,7 @@ from trtcal.reporting.collect import Findings, collect, files_in
 from trtcal.reporting.document import assembled, compared
 from trtcal.reporting.engines import TensorFacts, is_cpu
 from trtcal.reporting.tensors import wire
+from trtcal.runs.origin import RUN_FILE
 
 PREDICTED = "predicted for TensorRT on"
 
@@ -90,6 +91,10 @@ class _Variant:
     document: Document | None = None
     shares: Mapping[str, float] = field(default_factory=dict)
 
+    def is_in(self, folder: Path) -> bool:
+        """Whether its build is the one in this folder."""
+        return self.build is not None and self.build.folder.resolve() == folder.resolve()
+
     @property
     def title(self) -> str:
         return f"{self.name} for {self.target}" if self.build else f"{self.name}, {self.prediction}"
@@ -144,7 +149,10 @@ def _variants(source: Path, target: str) -> Iterator[_Variant]:
         model = uniquely_named(load_model(source))
         yield _Variant(model.name, target, model)
     elif source.is_dir():
-        yield from _of_folder(collect(source), target)
+        run = source.resolve().parent.parent
+        is_of_run = is_build_folder(source) and (run / RUN_FILE).is_file()
+        every = _of_folder(collect(run if is_of_run else source), target)
+        yield from (each for each in every if not is_of_run or each.is_in(source))
     else:
         hint = "give an .onnx file, the folder of a build or that of a run"
         raise InputError(f"{source} is neither a model nor a folder", hint)
@@ -268,22 +276,26 @@ class _Reader:
         return list((diagnosis or {"findings": []})["findings"])
 
     def _main_nodes(self) -> Iterator[tuple[int, str]]:
-        """Yield the number of each layer with the node that its time and bytes are shown at."""
+        """Yield the number of each layer with the node that its time and bytes are shown at.
+
+        That is the product with the most multiply-accumulates, else a node that is no Q/DQ.
+        """
         macs = self.macs
         ops = {node.name: node.op_type for node in self.proto.graph.node}
         for number, layer in enumerate(self.layers):
             nodes = [name for name in layer.nodes if name in ops]
+            others = [name for name in nodes if ops[name] not in QDQ]
+            if not layer.is_heavy:
+                others = [name for name in others if ops[name] not in MULTIPLIES] or others
             if nodes:
-                yield (
-                    number,
-                    max(nodes, key=lambda name: (macs.get(name) or 0, ops[name] not in QDQ)),
-                )
+                yield number, max(others or nodes, key=lambda name: macs.get(name) or 0)
 
     def _node(self, node: str, op: str) -> NodeFigures:
         listing = self.index.listing(node)
         outcome = self.outcomes.get(node)
         own = [self.layers[number] for number in listing if self.main.get(number) == node]
-        tensors = [entry["tensor"] for entry in self.wiring[node]["inputs"]]
+        inputs = self.wiring[node]["inputs"]
+        tensors = [entry["tensor"] for entry in inputs if entry["amax"] is not None]
         facts = self.facts
         times = [layer.time_ms for layer in own]
         is_measured = any(time is not None for time in times)
