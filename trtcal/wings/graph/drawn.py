@@ -1,4 +1,4 @@
-"""The nodes and edges that a graph page draws of a model: no constants, and no Q/DQ.
+"""The nodes and edges of a model on a graph page: no constants, and no Q/DQ.
 
 A node that reads a tensor through Q/DQ has an edge in the precision of these.
 """
