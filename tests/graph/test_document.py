@@ -110,6 +110,13 @@ def test_what_differs_between_two_engines_is_said(shown):
         ]
     }
     assert len(document["engines"]) == 2
+    assert {precision for *_, precision in document["edges"]} == {"int8", "fp32"}
+
+
+def test_edges_in_two_precisions_have_none(shown, tmp_path):
+    other = figured(conv_net(tmp_path / "net.onnx"))[0]
+    document = graph_document([shown, other])
+    assert {precision for *_, precision in document["edges"]} == {"", "fp32"}
 
 
 def test_two_networks_are_refused(shown, tmp_path):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from trtcal.documents import Document
 from trtcal.errors import InputError
 from trtcal.reporting import text
 from trtcal.wings.graph.blocks import fold
-from trtcal.wings.graph.drawn import Drawn, draw
+from trtcal.wings.graph.drawn import Drawn, Edge, draw
 from trtcal.wings.graph.engine import Engine
 from trtcal.wings.graph.figures import Figured, NodeFigures
 
@@ -50,6 +51,7 @@ def graph_document(shown: Sequence[Figured], report: str | None = None) -> Docum
     drawn = draw(first.model)
     for other in shown[1:]:
         _check_same(first, other)
+        drawn.edges = list(_common(drawn, draw(other.model)))
     engines = [Engine(each, drawn) for each in shown]
     blocks = [*(top := fold(drawn.wiring)).flat()]
     inside = dict.fromkeys(top.nodes(), -1)
@@ -84,6 +86,15 @@ def _check_same(first: Figured, other: Figured) -> None:
     if len(known) < LEAST_SHARED * min(len(first.nodes), len(other.nodes)):
         what = f"{first.title} and {other.title} have {len(known)} nodes in common"
         raise InputError(what, "give two builds or two variants of one network")
+
+
+def _common(drawn: Drawn, other: Drawn) -> Iterator[Edge]:
+    """Yield the edges, without a precision where two models do not have the same."""
+    names = other.names
+    known = {(names[edge.start], names[edge.end]): edge.precision for edge in other.edges}
+    for edge in drawn.edges:
+        there = known.get((drawn.names[edge.start], drawn.names[edge.end]))
+        yield edge if there == edge.precision else replace(edge, precision="")
 
 
 def _subtitle(drawn: Drawn, first: Figured) -> str:
