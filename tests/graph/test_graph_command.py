@@ -5,7 +5,6 @@ import pytest
 from tests.conftest import SAMPLES
 from tests.fixtures.commands import answer, refused, run, succeed
 from tests.fixtures.tables import each
-from trtcal import extensions
 
 DIGITS = SAMPLES / "digits" / "digits.onnx"
 
@@ -70,7 +69,7 @@ def test_a_page_that_fails_is_a_warning(a_run, tmp_path, capsys, monkeypatch):
     def fail(folder, document, report):
         raise ValueError("no room for it")
 
-    monkeypatch.setattr(extensions, "_loaded", lambda group, name: fail)
+    monkeypatch.setattr("trtcal.wings.graph.page.page_of_run", fail)
     status, _, error = run(capsys, "report", a_run, "-o", tmp_path / "page.html")
     assert status == 0
     assert [line for line in error.splitlines() if "no room for it" in line]
