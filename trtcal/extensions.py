@@ -9,6 +9,8 @@ Each group has one interface:
     trtcal.devices    a function (target "@NAME") -> the `trtcal.backends.base.Backend` of a device
     trtcal.measurements  `files`, a function (files, rows, models) -> `reporting.measured.Measured`s of
                       other tools, and `archive`, a function that writes what measures elsewhere
+    trtcal.pages      a function (folder of a run, report `Document`, name of the report's page) -> the
+                      text of a page that goes beside the report as NAME.html, or None
     trtcal.exporters  a function (bundle `Draft`) -> notes, that adds files for a server
     trtcal.names      an object that stands at `trtcal.NAME`
 
@@ -31,7 +33,7 @@ from trtcal.errors import InputError
 
 COMMANDS, LOADERS, JOURNAL = "trtcal.commands", "trtcal.loaders", "trtcal.journal"
 WORKERS, EXPORTERS, NAMES = "trtcal.workers", "trtcal.exporters", "trtcal.names"
-DEVICES, MEASUREMENTS = "trtcal.devices", "trtcal.measurements"
+DEVICES, MEASUREMENTS, PAGES = "trtcal.devices", "trtcal.measurements", "trtcal.pages"
 
 
 class ExtensionWarning(UserWarning):

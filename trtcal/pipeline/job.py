@@ -17,12 +17,14 @@ from trtcal.documents import FILES, Document, write_text
 from trtcal.documents.overview import NEUTRAL, Overview, Shown
 from trtcal.errors import __version__
 from trtcal.evaluate.replay import Reporter, silent
+from trtcal.extensions import PAGES, entry_points
 from trtcal.limits import TONES, Judgement, judge_counts
 from trtcal.model import load_model
 from trtcal.model.loaders import source_of
 from trtcal.pipeline import stages
 from trtcal.pipeline.inputs import Inputs, open_inputs
 from trtcal.pipeline.journal import Journal, Say
+from trtcal.reporting.pages import write_pages
 from trtcal.reporting.render import write_page
 from trtcal.runs.follower import follower_kinds, followers_of
 from trtcal.runs.history import History
@@ -163,14 +165,17 @@ def run_stages(inputs: Inputs, journal: Journal, command: str, history: History 
     journal.origin.write(journal.folder, command)
     with journal.step("report", "report.json") as record:
         document = stages.report_document(journal, inputs.config, history)
-        record(str(write_page(journal.folder / "report.html", document)["digest"]))
+        page = journal.folder / "report.html"
+        pages = write_pages(journal.folder, page, document)
+        record(str(write_page(page, document, pages=pages)["digest"]))
     journal.origin.write(journal.folder, command)
     return document
 
 
 def all_outputs() -> tuple[str, ...]:
     """Return everything that a run writes at the top of its folder."""
-    return (*OUTPUTS, *(name for kind in follower_kinds() for name in kind.outputs))
+    pages = (f"{name}.html" for name in entry_points(PAGES))
+    return (*OUTPUTS, *pages, *(name for kind in follower_kinds() for name in kind.outputs))
 
 
 def _key(origin: Origin, config: Config) -> str:

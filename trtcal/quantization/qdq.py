@@ -430,7 +430,7 @@ def asked_precisions(proto: onnx.ModelProto) -> dict[str, str]:
     models quantized by other tools are understood too, and one-sided Q/DQ, which compilers run in
     float, is found.
     """
-    dequantized, fp16 = _dequantized_types(proto), fp16_tensors(proto.graph)
+    dequantized, fp16 = dequantized_types(proto), fp16_tensors(proto.graph)
 
     def precision(node: onnx.NodeProto) -> str:
         narrow = [dequantized[name] for name in node.input[:2] if name in dequantized]
@@ -442,7 +442,7 @@ def asked_precisions(proto: onnx.ModelProto) -> dict[str, str]:
     return {node.name: precision(node) for node in heavy}
 
 
-def _dequantized_types(proto: onnx.ModelProto) -> dict[str, str]:
+def dequantized_types(proto: onnx.ModelProto) -> dict[str, str]:
     """Return the precision of every tensor that a DQ node gives, INT8 for other integers.
 
     Weights in four bits may be cast or moved before they are multiplied, as other tools write them.

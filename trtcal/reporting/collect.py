@@ -84,7 +84,7 @@ def collect(folder: Path) -> Findings:
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder", "give the folder that `trtcal run` wrote")
     recover(folder)
-    known_files = [(kind, path) for path in _files(folder, ".json") if (kind := _kind(path))]
+    known_files = [(kind, path) for path in files_in(folder, ".json") if (kind := _kind(path))]
 
     def read(kind: str, reader: Callable[[Path], Any]) -> tuple[Any, ...]:
         every = [reader(path) for known, path in known_files if known == kind]
@@ -97,7 +97,7 @@ def collect(folder: Path) -> Findings:
     comparisons = read(Comparison.kind, Comparison.read)
     failed_logs = tuple(
         log.parent.relative_to(folder).as_posix()
-        for log in _files(folder, manifest.LOG)
+        for log in files_in(folder, manifest.LOG)
         if log.name == manifest.LOG and not (log.parent / manifest.MANIFEST).exists()
     )
     if not (comparisons or builds or failed_logs):
@@ -117,7 +117,7 @@ def collect(folder: Path) -> Findings:
             for build in builds
             if (path := build.folder / manifest.DIAGNOSIS).is_file()
         },
-        observations=tuple(map(read_observation, filter(is_observation, _files(folder, ".npz")))),
+        observations=tuple(map(read_observation, filter(is_observation, files_in(folder, ".npz")))),
         tails=documents(TAILS),
         tests=read(AB, lambda path: read_document(path, AB, 3)),
         models=models_in(folder, {build.model for build in builds}),
@@ -127,7 +127,7 @@ def collect(folder: Path) -> Findings:
     )
 
 
-def _files(folder: Path, ending: str) -> Iterator[Path]:
+def files_in(folder: Path, ending: str) -> Iterator[Path]:
     """Yield files in sorted order; links to folders are not followed, hidden ones not entered."""
     for name, folders, files in os.walk(folder):
         here = Path(name)
@@ -179,7 +179,7 @@ def _at_most_one(folder: Path, results: tuple[Any, ...], what: str) -> Any:
 def models_in(folder: Path, fingerprints: set[str]) -> dict[str, Model]:
     """Return the models in a folder with these fingerprints; what a backend wrote is left alone."""
     models: dict[str, Model] = {}
-    for path in _files(folder, ".onnx"):
+    for path in files_in(folder, ".onnx"):
         if (path.parent / manifest.MANIFEST).exists() or fingerprints <= set(models):
             continue
         with contextlib.suppress(InputError):

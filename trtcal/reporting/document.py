@@ -80,7 +80,12 @@ def assemble(folder: Path, files: Sequence[str] = ()) -> Document:
     """
     findings = collect(folder)
     measured = read_measured(files, *compared(findings)) if files else ()
-    return parsing(folder, lambda: _assembled(with_engines(findings, measured), measured))
+    return assembled(with_engines(findings, measured), measured)
+
+
+def assembled(findings: Findings, measured: Sequence[Measured] = ()) -> Document:
+    """Return the sealed report on what was found; `InputError` if a document lacks a field."""
+    return parsing(findings.folder, lambda: _assembled(findings, measured))
 
 
 def compared(findings: Findings) -> tuple[Comparison, dict[str, Model]]:

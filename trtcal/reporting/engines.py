@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from trtcal.calibration.formats.qdq import FP16
 from trtcal.documents import Document, from_fields
 from trtcal.errors import some
 from trtcal.evidence.findings import RISKS
@@ -269,18 +270,43 @@ def _within(rows: Iterable[View], room: int) -> Iterator[View]:
         yield row
 
 
+class TensorFacts:
+    """What is known of the tensors of one model: by the report's figures and by its own ranges."""
+
+    def __init__(
+        self, document: Document, rows: Sequence[View], model: str, calibration: str | None
+    ) -> None:
+        compared = next((row for row in rows if row["model"] == model), {})
+        figures = (compared.get("layers") or {"figures": []})["figures"]
+        self.calibration = calibration
+        self.numbered = numbered_tensors(document)
+        self.figures = {figure["tensor"]: figure for figure in figures if not figure["is_weight"]}
+
+    def clipped(self, name: str | None) -> float | None:
+        """Return the percentage of a tensor's values that its range cuts off."""
+        observed = (name or "").removesuffix(FP16)
+        ranges = self.numbered[observed][1]["ranges"] if observed in self.numbered else ()
+        chosen = next((entry for entry in ranges if entry["calibration"] == self.calibration), None)
+        return 100 * chosen["clipped"] if chosen else self._figure(name, "clipped")
+
+    def sqnr(self, name: str | None) -> float | None:
+        """Return the SQNR in dB of quantizing a tensor of the reference alone."""
+        return self._figure(name, "own_db")
+
+    def _figure(self, name: str | None, key: str) -> float | None:
+        figure: float | None = self.figures.get(name, {}).get(key)
+        return figure
+
+
 class _Facts:
     """What is known of one build's model: by node, by tensor, by layer."""
 
     def __init__(
         self, document: Document, build: View, rows: Sequence[View], findings: Sequence[View]
     ) -> None:
-        compared = next((row for row in rows if row["model"] == build["model"]), {})
-        figures = (compared.get("layers") or {"figures": []})["figures"]
-        self.calibration = build["quantization"].get("calibration")
+        calibration = build["quantization"].get("calibration")
+        self.tensors = TensorFacts(document, rows, build["model"], calibration)
         self.wiring = build["wiring"] or {}
-        self.tensors = numbered_tensors(document)
-        self.figures = {figure["tensor"]: figure for figure in figures if not figure["is_weight"]}
         self.layers = {layer["name"]: layer for layer in build["layers"]}
         self.times = build["times_ms"]
         self.found: dict[str | None, list[int]] = {}
@@ -292,23 +318,19 @@ class _Facts:
     def row(self, outcome: View) -> View:
         """Return one node's row."""
         wired = self.wiring.get(outcome["node"], {"op": None, "inputs": []})
-        tensors = [tensor["tensor"] for tensor in wired["inputs"]]
-        name = tensors[0] if tensors else None
-        number, tensor = self.tensors.get(str(name), (None, None))
+        inputs = [tensor["tensor"] for tensor in wired["inputs"]]
+        name = inputs[0] if inputs else None
         layer = self.layers.get(outcome["layer"]) or {}
-        figure = self.figures.get(name) or {}
-        ranges = tensor["ranges"] if tensor else []
-        chosen = next((entry for entry in ranges if entry["calibration"] == self.calibration), None)
         about = (outcome["node"], outcome["layer"], name)
         return {
             **outcome,
             "op": wired["op"],
             "tensor": name,
-            "more": len(tensors) - 1,
-            "number": number,
+            "more": len(inputs) - 1,
+            "number": self.tensors.numbered.get(str(name).removesuffix(FP16), (None,))[0],
             "amax": next((tensor["amax"] for tensor in wired["inputs"][:1]), None),
-            "clipped": 100 * chosen["clipped"] if chosen else figure.get("clipped"),
-            "sqnr": figure.get("own_db"),
+            "clipped": self.tensors.clipped(name),
+            "sqnr": self.tensors.sqnr(name),
             "fused": len(layer.get("nodes", ())),
             "shown": text.shorten(text.visible(outcome["layer"] or ""), NAME_SHOWN),
             "time": self.times.get(outcome["layer"]),

@@ -10,7 +10,9 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
@@ -58,11 +60,11 @@ def digests_of_parts(raw: bytes) -> dict[str, str]:
     return {part: digest_bytes(data) for part, data in parts.items()}
 
 
-def render(document: Document) -> str:
-    """Return the page of a report document."""
+def render(document: Document, pages: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the page of a report document, with links to `pages` beside it: name -> file."""
     style = asset("palette.css") + asset("report.css")
     script = asset("tables.js") + asset("report.js")
-    values = views.shown(document)
+    values = {**views.shown(document), "pages": pages}
     templates = environment("html", _printed)
     drawn, layers = values["the_ranges"]["drawn"], values["layers_shown"] or {"rows": ()}
     numbers = {row["number"] for row in layers["rows"]} - {None}
@@ -99,21 +101,26 @@ def check_page(output: Path) -> None:
         raise InputError(f"the JSON of the report would overwrite {output}", hint)
 
 
-def write_page(output: Path, document: Document, source: Path | None = None) -> Document:
+def write_page(
+    output: Path,
+    document: Document,
+    source: Path | None = None,
+    pages: Mapping[str, str] = MappingProxyType({}),
+) -> Document:
     """Write a report document as HTML to `output` and as JSON beside it; return it.
 
-    `InputError`, which names the `source`, if it lacks a field.
+    `pages` beside it get links. `InputError`, which names the `source`, if it lacks a field.
     """
     check_page(output)
-    page = parsing(source or output, lambda: _checked_render(document))
+    page = parsing(source or output, lambda: _checked_render(document, pages))
     with together():
         write_text(output, page)
         return write_document(output.with_suffix(".json"), document)
 
 
-def _checked_render(document: Document) -> str:
+def _checked_render(document: Document, pages: Mapping[str, str]) -> str:
     try:
-        return render(document)
+        return render(document, pages)
     except jinja2.UndefinedError as error:
         raise KeyError(str(error)) from error
 

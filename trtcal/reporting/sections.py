@@ -115,6 +115,7 @@ def environment(kit: str, finalize: Callable[[object], object]) -> jinja2.Enviro
         quoted=repr,
         counted=text.count,
         sentence=sentence,
+        visible=text.visible,
         some=lambda names: some(list(names)),
         svg=lambda drawing: Markup(inline(drawing)),  # noqa: S704 (escaped by svg.tidy)
     )

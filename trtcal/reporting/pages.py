@@ -1,0 +1,43 @@
+"""Pages of extensions beside a report, of the same run."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+from trtcal.documents import Document, write_text
+from trtcal.extensions import PAGES, ExtensionWarning, entry_points, load_all
+
+
+def page_beside(report: Path, name: str) -> Path:
+    """Return the file of a page: `graph.html` beside `report.html`, `a-graph.html` beside `a.html`."""
+    return report.with_name(
+        f"{name}.html" if report.stem == "report" else f"{report.stem}-{name}.html"
+    )
+
+
+def write_pages(folder: Path, report: Path, document: Document) -> dict[str, str]:
+    """Write what extensions show of the run in a folder beside its report; return name -> file.
+
+    A page that cannot be written is a warning: it fails no run.
+    """
+    files = {}
+    for name, page_of in load_all(PAGES).items():
+        try:
+            page = page_of(folder, document, report.name)
+        except Exception as error:
+            text = f"the page {name!r} is left out: {error}"
+            warnings.warn(text, ExtensionWarning, stacklevel=2)
+            continue
+        if page is not None:
+            write_text(page_beside(report, name), page)
+            files[name] = page_beside(report, name).name
+    return files
+
+
+def pages_of(source: Path, output: Path) -> dict[str, str]:
+    """Return the pages beside a report's JSON by name, none if its page goes to another folder."""
+    if source.resolve().parent != output.resolve().parent:
+        return {}
+    files = {name: page_beside(source.with_suffix(".html"), name) for name in entry_points(PAGES)}
+    return {name: file.name for name, file in files.items() if file.is_file()}

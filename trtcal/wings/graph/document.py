@@ -1,0 +1,141 @@
+"""What a graph page shows, as plain JSON: nodes, edges, blocks, and what each engine made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from trtcal.documents import Document
+from trtcal.errors import InputError
+from trtcal.reporting import text
+from trtcal.wings.graph.blocks import fold
+from trtcal.wings.graph.drawn import Drawn, Edge, draw
+from trtcal.wings.graph.engine import Engine
+from trtcal.wings.graph.figures import Figured, NodeFigures
+
+MOST_NODES = 20_000
+LEAST_SHARED = 0.5  # of the nodes, that two models of one network have both
+NOTHING = "a precision that is not known"
+FASTER = 1.1  # the ratio of two times from which they count as changed
+OTHER_DB = 1.0  # the difference of two SQNR from which they count as changed
+OVERLAYS: tuple[Document, ...] = (
+    {"key": "built", "title": "Precision built", "kind": "category"},
+    {"key": "requested", "title": "Precision requested", "kind": "category"},
+    {"key": "missed", "title": "Built differently than requested", "kind": "category"},
+    {
+        "key": "loss_db",
+        "title": "SQNR by its own rounding",
+        "kind": "number",
+        "unit": "dB",
+        "bad": "low",
+    },
+    {"key": "share", "title": "Share of the loss", "kind": "number", "unit": "%", "bad": "high"},
+    {"key": "ms", "title": "Time", "kind": "number", "unit": "ms", "bad": "high"},
+    {"key": "bytes", "title": "Bytes moved", "kind": "number", "unit": "B", "bad": "high"},
+    {"key": "clipped", "title": "Clipped values", "kind": "number", "unit": "%", "bad": "high"},
+    {"key": "findings", "title": "Findings", "kind": "number", "unit": "", "bad": "high"},
+)
+"""What nodes can be coloured by."""
+
+
+def graph_document(shown: Sequence[Figured], report: str | None = None) -> Document:
+    """Return the JSON of a page of one engine, or of two of one network beside each other.
+
+    `report` is the name of the page that the graph belongs to. `InputError` if the network is too
+    large, or if two have too few nodes in common.
+    """
+    first = shown[0]
+    if len(first.model.proto.graph.node) > MOST_NODES:
+        what = f"{first.title} has more than {MOST_NODES:,} nodes"
+        raise InputError(what, "cut the part out that counts: `trtcal prepare --to TENSOR`")
+    drawn = draw(first.model)
+    for other in shown[1:]:
+        _check_same(first, other)
+        drawn.edges = list(_common(drawn, draw(other.model)))
+    engines = [Engine(each, drawn) for each in shown]
+    blocks = [*(top := fold(drawn.wiring)).flat()]
+    inside = dict.fromkeys(top.nodes(), -1)
+    for number, (block, _) in enumerate(blocks):
+        inside |= {child: number for child in block.children if isinstance(child, int)}
+    documents = [engine.document() for engine in engines]
+    return {
+        "title": " and ".join(text.visible(each.title) for each in shown),
+        "subtitle": _subtitle(drawn, first),
+        "report": report,
+        "nodes": {
+            "name": _visible(drawn.names),
+            "op": _visible(drawn.operators),
+            "block": [inside[number] for number in range(len(drawn.names))],
+            "shape": _visible(drawn.shapes),
+        },
+        "blocks": [
+            {"title": text.visible(block.title), "parent": parent, "repeat": block.repeat}
+            for block, parent in blocks
+        ],
+        "edges": [
+            [edge.start, edge.end, text.visible(edge.shape), edge.precision] for edge in drawn.edges
+        ],
+        "engines": documents,
+        "changes": _changes(*engines) if len(engines) > 1 else {},
+        "overlays": _overlays(documents, first),
+    }
+
+
+def _check_same(first: Figured, other: Figured) -> None:
+    known = {name for name, node in first.nodes.items()} & other.nodes.keys()
+    if len(known) < LEAST_SHARED * min(len(first.nodes), len(other.nodes)):
+        what = f"{first.title} and {other.title} have {len(known)} nodes in common"
+        raise InputError(what, "give two builds or two variants of one network")
+
+
+def _common(drawn: Drawn, other: Drawn) -> Iterator[Edge]:
+    """Yield the edges, without a precision where two models do not have the same."""
+    names = other.names
+    known = {(names[edge.start], names[edge.end]): edge.precision for edge in other.edges}
+    for edge in drawn.edges:
+        there = known.get((drawn.names[edge.start], drawn.names[edge.end]))
+        yield edge if there == edge.precision else replace(edge, precision="")
+
+
+def _subtitle(drawn: Drawn, first: Figured) -> str:
+    nodes = text.count(len(drawn.numbers), "node")
+    made = "layers of the engine" if first.build else "layers that TensorRT is expected to make"
+    return f"{nodes}, {len(first.layers):,} {made}" if first.layers else nodes
+
+
+def _visible(names: Iterable[str]) -> list[str]:
+    return list(map(text.visible, names))
+
+
+def _overlays(engines: Sequence[Document], first: Figured) -> list[Document]:
+    """Return the overlays of which some engine knows something."""
+    values = [engine["values"] for engine in engines]
+    known = [
+        row
+        for row in OVERLAYS
+        if any(any(v not in (None, 0) for v in each[row["key"]]) for each in values)
+    ]
+    if first.build is None:
+        titles = {"built": "Precision expected", "ms": "Time (estimate)"}
+        known = [{**row, "title": titles.get(row["key"], row["title"])} for row in known]
+    return known or [dict(OVERLAYS[0])]
+
+
+def _changes(first: Engine, second: Engine) -> dict[str, list[str]]:
+    """Return by a node's number what is different of it in the second engine."""
+    pairs = enumerate(zip(first.figures, second.figures, strict=True))
+    changes = {str(number): list(_changed(a, b)) for number, (a, b) in pairs if a and b}
+    return {number: sentences for number, sentences in changes.items() if sentences}
+
+
+def _changed(a: NodeFigures, b: NodeFigures) -> Iterator[str]:
+    """Yield in sentences how a node's figures in the second engine differ from those in the first."""
+    precisions = {"Requested": (a.requested, b.requested), "Built": (a.built, b.built)}
+    for what, (first, second) in precisions.items():
+        if first != second:
+            yield f"{what} in {first or NOTHING} first, in {second or NOTHING} second."
+    if a.ms and b.ms and max(a.ms, b.ms) > FASTER * min(a.ms, b.ms):
+        yield f"{text.milliseconds(a.ms)} ms first, {text.milliseconds(b.ms)} ms second."
+    if a.loss_db is not None and b.loss_db is not None and abs(a.loss_db - b.loss_db) > OTHER_DB:
+        yield f"SQNR {a.loss_db:.1f} dB first, {b.loss_db:.1f} dB second."
+    yield from (f"New in the second: {each}" for each in b.findings if each not in a.findings)

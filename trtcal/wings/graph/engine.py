@@ -1,0 +1,136 @@
+"""What one engine made of the nodes of a graph page: figures, fused layers, copies, float islands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from trtcal.documents import Document
+from trtcal.evidence.layers.copies import find_reformats, find_unfused
+from trtcal.evidence.layers.flow import Flow, follow
+from trtcal.evidence.layers.layer import LayersByNode
+from trtcal.formats import BY_LISTED, NARROW
+from trtcal.reporting import text
+from trtcal.wings.graph.cards import Cards
+from trtcal.wings.graph.drawn import Drawn
+from trtcal.wings.graph.figures import Figured, NodeFigures
+
+TITLE_SHOWN = 80  # characters of a layer's name, which may list hundreds of nodes
+DIGITS = 4
+NUMBERS = ("loss_db", "ms", "bytes", "clipped")
+"""Figures of nodes that are numbers, as they are."""
+
+
+class Engine:
+    """What one engine, or the layers expected of it, made of the nodes that are drawn."""
+
+    def __init__(self, shown: Figured, drawn: Drawn) -> None:
+        self.shown, self.drawn = shown, drawn
+        self.figures: list[NodeFigures | None] = [None] * len(drawn.names)
+        self.inside: dict[int, list[int]] = {}
+        index = LayersByNode(shown.layers)
+        for name, number in drawn.numbers.items():
+            self.figures[number] = shown.nodes.get(name)
+            for layer in index.listing(name):
+                self.inside.setdefault(layer, []).append(number)
+
+    def document(self) -> Document:
+        """Return its part of the JSON."""
+        timed = [node for node in self.figures if node and node.ms is not None]
+        cards = Cards(self.shown, self.drawn)
+        return {
+            "title": text.visible(self.shown.title),
+            "estimated": bool(timed) and not any(node.is_measured for node in timed),
+            "values": self._values(),
+            "layers": [
+                self._layer(layer, nodes) for layer, nodes in self.inside.items() if len(nodes) > 1
+            ],
+            "copies": list(self._copies()),
+            "islands": self._islands(),
+            "cards": [cards.card(number, node) for number, node in enumerate(self.figures)],
+        }
+
+    def _values(self) -> dict[str, list[Any]]:
+        """Return what the overlays show, by number of node."""
+        every = self.figures
+        columns: dict[str, list[Any]] = {
+            "built": [node and node.built for node in every],
+            "requested": [node and node.requested for node in every],
+            "missed": [int(bool(node and node.built and _asks_another(node))) for node in every],
+            "share": [node and _short(node.share and 100 * node.share) for node in every],
+            "findings": [len(node.findings) if node else 0 for node in every],
+        }
+        return columns | {
+            key: [node and _short(getattr(node, key)) for node in every] for key in NUMBERS
+        }
+
+    def _layer(self, number: int, nodes: Sequence[int]) -> Document:
+        layer = self.shown.layers[number]
+        own = (self.figures[node] for node in nodes)
+        times = [node.ms for node in own if node and node.layer == layer.name and node.ms]
+        row = BY_LISTED.get(layer.precision)
+        return {
+            "title": text.shorten(text.visible(layer.name), TITLE_SHOWN),
+            "kind": text.visible(layer.kind),
+            "precision": row.name if row else "",
+            "nodes": nodes,
+            "ms": _short(sum(times)) if times else None,
+            "bytes": layer.bytes_moved,
+        }
+
+    def _copies(self) -> Iterator[Document]:
+        """Yield copies and left-over Q/DQ steps, each on an edge between nodes of its neighbours."""
+        flow = follow(self.shown.layers)
+        why = {each.layer: f"copy: {each.why}" for each in find_reformats(flow) if not each.is_free}
+        why |= {each.layer: f"{each.form}: {each.reason}" for each in find_unfused(flow)}
+        edges = {(edge.start, edge.end) for edge in self.drawn.edges}
+        for number, layer in enumerate(flow.layers):
+            if layer.name not in why or self.inside.get(number):
+                continue
+            starts, ends = (self._near(flow, number, backwards) for backwards in (True, False))
+            edge = next(((a, b) for a in starts for b in ends if (a, b) in edges), None)
+            if edge is not None:
+                cost = {"ms": _short(layer.time_ms), "bytes": layer.bytes_moved}
+                title = text.visible(why[layer.name])
+                yield {"title": title, "from": edge[0], "to": edge[1], **cost}
+
+    def _near(self, flow: Flow, number: int, backwards: bool) -> list[int]:
+        """Return the nodes of the nearest layers before or after one that have any, or an input."""
+        nodes, pending, seen = list[int](), [number], {number}
+        while pending:
+            at = pending.pop()
+            if own := self.inside.get(at):
+                nodes += own[::-1] if backwards else own
+                continue
+            if backwards:
+                read = (tensor.name for tensor in flow.layers[at].inputs)
+                nodes += [self.drawn.ends[name] for name in read if name in self.drawn.ends]
+            near = flow.before(at) if backwards else flow.after(at)
+            pending += [other for other in near if other not in seen]
+            seen.update(near)
+        return nodes
+
+    def _islands(self) -> list[list[int]]:
+        """Return the groups of connected float nodes that read from INT8 nodes and are read by some."""
+        precisions = [node and (node.built or node.requested) for node in self.figures]
+        narrow = {number for number, name in enumerate(precisions) if name in NARROW}
+        group = {number: {number} for number, name in enumerate(precisions) if name}
+        edges = [(edge.start, edge.end) for edge in self.drawn.edges]
+        for start, end in edges:
+            if start in group and end in group and not {start, end} & narrow:
+                smaller, larger = sorted((group[start], group[end]), key=len)
+                if smaller is not larger:
+                    larger |= smaller
+                    group.update(dict.fromkeys(smaller, larger))
+        reading = {id(group[end]) for start, end in edges if start in narrow and end in group}
+        read = {id(group[start]) for start, end in edges if end in narrow and start in group}
+        floats = {id(own): own for number, own in group.items() if number not in narrow}
+        return [sorted(floats[key]) for key in floats if key in reading & read]
+
+
+def _asks_another(node: NodeFigures) -> bool:
+    return node.requested not in (None, node.built)
+
+
+def _short(value: float | None) -> float | int | None:
+    return value if value is None or isinstance(value, int) else float(f"{value:.{DIGITS}g}")

@@ -1,0 +1,350 @@
+"""What is known of each node of a model: precision, loss, time, bytes, clipped values, findings."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trtcal.documents import Document, from_fields, read_json
+from trtcal.errors import InputError, some
+from trtcal.evaluate.metrics import Loss
+from trtcal.evaluate.search.sensitivity import Sensitivity
+from trtcal.evidence.gpus import DEFAULT_GPU, Target, datasheet_of, find_target
+from trtcal.evidence.layers.layer import UNKNOWN, Layer, LayersByNode
+from trtcal.evidence.layers.outcomes import Outcome
+from trtcal.evidence.layers.predicted import predict_layers
+from trtcal.evidence.manifest import Build, is_build_folder, read_build
+from trtcal.evidence.times import layer_ms
+from trtcal.formats import BY_LISTED
+from trtcal.model import Model, load_model
+from trtcal.model.loaders import is_model
+from trtcal.model.model import uniquely_named
+from trtcal.model.ops import MULTIPLIES, QDQ
+from trtcal.model.work import count_work
+from trtcal.quantization.coverage import kept_out, usual_sizes
+from trtcal.quantization.qdq import asked_precisions, quantization_record
+from trtcal.reporting.collect import Findings, collect, files_in
+from trtcal.reporting.document import assembled, compared
+from trtcal.reporting.engines import TensorFacts, is_cpu
+from trtcal.reporting.tensors import wire
+from trtcal.runs.origin import RUN_FILE
+
+PREDICTED = "predicted for TensorRT on"
+
+
+@dataclass(frozen=True)
+class NodeFigures:
+    """One node of the ONNX graph in one build or variant; None is "not known".
+
+    `requested` is the precision that the plan or its Q/DQ request, `built` what the engine's layer
+    computes in, `why` the reason that it differs or that the node was not quantized. `loss_db` is the
+    lowest SQNR of a tensor that the node reads, by the rounding of that tensor alone; `share` its part
+    of the loss at the outputs where sensitivities were measured, 0 to 1. `clipped` is the largest
+    percentage of values that a range of its inputs cuts off. `ms` and `bytes` are those of its layer,
+    of which one node alone has them, so that they add up; `ms` is an estimate unless `is_measured`.
+    """
+
+    node: str
+    op: str
+    requested: str | None
+    built: str | None
+    why: str | None
+    loss_db: float | None
+    share: float | None
+    ms: float | None
+    is_measured: bool
+    bytes: int | None
+    macs: int | None
+    clipped: float | None
+    layer: str | None
+    findings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Figured:
+    """A model with the figures of its nodes, by name, and the layers of its engine.
+
+    Without a `build` the layers are those that TensorRT is expected to make of the model. Every node
+    of `model` has a name of its own. `document` is the report of a run.
+    """
+
+    title: str
+    model: Model
+    nodes: dict[str, NodeFigures]
+    layers: tuple[Layer, ...]
+    build: Build | None
+    document: Document | None
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """A model of a source, and its build for a target if it has one."""
+
+    name: str
+    target: str
+    model: Model
+    build: Build | None = None
+    document: Document | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+    def is_in(self, folder: Path) -> bool:
+        """Whether its build is the one in this folder."""
+        return self.build is not None and self.build.folder.resolve() == folder.resolve()
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} for {self.target}" if self.build else f"{self.name}, {self.prediction}"
+
+    @property
+    def prediction(self) -> str:
+        return f"{PREDICTED} {self.gpu.name if self.gpu else self.target}"
+
+    @cached_property
+    def gpu(self) -> Target | None:
+        """The GPU that times are estimated for, None if it is not known."""
+        name = datasheet_of(self.target)
+        return find_target(name) if name else None
+
+
+def figured(source: Path, variant: str | None = None, target: str | None = None) -> list[Figured]:
+    """Return the models of a run, of a build or of one ONNX file, with what is known of their nodes.
+
+    The variant of a run's verdict is first, its GPU builds before those for a CPU. `InputError` if
+    there is no model, or none of this name or for this target.
+    """
+    variants = list(_variants(source, target or DEFAULT_GPU))
+    chosen = [
+        each
+        for each in variants
+        if variant in (None, each.name) and (target in (None, each.target) or not each.build)
+    ]
+    if not chosen:
+        known = some(list(dict.fromkeys(each.title for each in variants)))
+        asked = " for ".join(filter(None, (variant, target)))
+        raise InputError(f"{source} has no {asked}", f"it has {known}")
+    return [_Reader(each).figured() for each in chosen]
+
+
+def figured_run(folder: Path, document: Document) -> Figured | None:
+    """Return the build of a report's verdict, of the run in `folder`, with the figures of its nodes.
+
+    Of the folder only the build and its model are read; None if one of them is not there.
+    """
+    name, measured = document["measured"]["verdict"]["variant"], document["measured"]["builds"]
+    builds = [build for build in document["builds"] if name in (None, build["model_name"])]
+    for known in sorted(builds, key=is_cpu):
+        build = read_build(folder / measured[known["digest"]]["where"])
+        if model := _model_beside(build):
+            shown = uniquely_named(model), build, document, _shares(folder)
+            return _Reader(_Variant(build.model_name, build.target, *shown)).figured()
+    return None
+
+
+def _variants(source: Path, target: str) -> Iterator[_Variant]:
+    if is_model(source):
+        model = uniquely_named(load_model(source))
+        yield _Variant(model.name, target, model)
+    elif source.is_dir():
+        run = source.resolve().parent.parent
+        is_of_run = is_build_folder(source) and (run / RUN_FILE).is_file()
+        every = _of_folder(collect(run if is_of_run else source), target)
+        yield from (each for each in every if not is_of_run or each.is_in(source))
+    else:
+        hint = "give an .onnx file, the folder of a build or that of a run"
+        raise InputError(f"{source} is neither a model nor a folder", hint)
+
+
+def _of_folder(findings: Findings, target: str) -> Iterator[_Variant]:
+    """Yield a folder's builds, then the variants that nothing was built of."""
+    document = assembled(findings)
+    models = {digest: uniquely_named(model) for digest, model in _models(findings).items()}
+    if not models:
+        hint = "keep the ONNX files of a run in its folder, and that of a build beside its folder"
+        raise InputError(f"{findings.folder} has no model of what was built or compared", hint)
+    first = document["measured"]["verdict"]["variant"]
+    shares = _shares(findings.folder)
+    built = sorted(
+        (build for build in findings.builds if build.model in models),
+        key=lambda build: (build.model_name != first, build.is_for_cpu, build.model_name),
+    )
+    for build in built:
+        model = models[build.model]
+        yield _Variant(build.model_name, build.target, model, build, document, shares)
+    with_engines = {build.model for build in built}
+    for row in findings.comparison.rows if findings.comparison else ():
+        if row.model in models and row.model not in with_engines:
+            yield _Variant(row.name, target, models[row.model], None, document, shares)
+
+
+def _models(findings: Findings) -> dict[str, Model]:
+    if findings.comparison:
+        return compared(findings)[1]
+    models = dict(findings.models)
+    for build in findings.builds:
+        if build.model not in models and (model := _model_beside(build)):
+            models[build.model] = model
+    return models
+
+
+def _model_beside(build: Build) -> Model | None:
+    """Return the model of a build from the folders above its own, where it has the same name."""
+    name = f"{build.model_name}.onnx"
+    for place in build.folder.resolve().parents[:2]:
+        for path in files_in(place, name):
+            with contextlib.suppress(InputError):
+                if path.name == name and (model := load_model(path)).fingerprint == build.model:
+                    return model
+    return None
+
+
+def _shares(folder: Path) -> dict[str, float]:
+    """Return each layer's part of the loss of all INT8, from what was measured in a folder."""
+    shares = dict[str, float]()
+    for path in files_in(folder, ".json"):
+        document = read_json(path)
+        kind = document.get("kind") if isinstance(document, dict) else None
+        rows = (
+            document["sensitivities" if kind == "search" else "layers"] if kind in MEASURED else []
+        )
+        for row in rows:
+            losses = {key: from_fields(Loss, row[key]) for key in ("alone", "left", "whole")}
+            layer = Sensitivity(row["layer"], row["op"], **losses)
+            measure = str(document["measure"])
+            shares[layer.layer] = layer.share(measure) / (layer.whole.of(measure) or 1.0)
+    return shares
+
+
+MEASURED = ("search", "sensitivity")
+
+
+class _Reader:
+    """Joins what is known of one variant, by node."""
+
+    def __init__(self, variant: _Variant) -> None:
+        self.variant = variant
+        self.proto = variant.model.proto
+        self.record = quantization_record(self.proto)
+        self.macs = count_work(variant.model, usual_sizes(self.record)).by_root
+        self.layers = self._layers()
+        self.index = LayersByNode(self.layers)
+        names = {node.name for node in self.proto.graph.node}
+        self.wiring = wire(self.proto, names)
+        self.kept_out = kept_out(self.record)
+        self.asked = asked_precisions(self.proto)
+        build = variant.build
+        self.outcomes = {each.node: each for each in build.outcomes} if build else {}
+        self.main = dict(self._main_nodes())
+        self.facts = self._facts()
+        self.findings = dict[str, list[str]]()
+        for finding in self._known_findings():
+            places = {proof["place"] for proof in finding["evidence"] if proof["source"] != "log"}
+            for name in filter(None, places | {finding["subject"]}):
+                self.findings.setdefault(name, []).append(finding["what"])
+
+    def figured(self) -> Figured:
+        """Return the variant with the figures of all nodes of its graph."""
+        nodes = {node.name: self._node(node.name, node.op_type) for node in self.proto.graph.node}
+        variant = self.variant
+        return Figured(
+            variant.title, variant.model, nodes, self.layers, variant.build, variant.document
+        )
+
+    def _layers(self) -> tuple[Layer, ...]:
+        if self.variant.build:
+            return self.variant.build.layers
+        gpu = self.variant.gpu
+        has_tf32 = gpu is None or gpu.tf32_tflops is not None
+        return predict_layers(self.variant.model, tf32=has_tf32, shapes=usual_sizes(self.record))
+
+    def _facts(self) -> TensorFacts | None:
+        document = self.variant.document
+        if document is None:
+            return None
+        rows = (document["comparison"] or {"rows": []})["rows"]
+        own = self.variant.model.fingerprint, self.record.get("calibration")
+        return TensorFacts(document, rows, *own)
+
+    def _known_findings(self) -> list[Document]:
+        build, document = self.variant.build, self.variant.document
+        if build is None or document is None:
+            return []
+        diagnosis = document["measured"]["builds"][build.digest]["diagnosis"]
+        return list((diagnosis or {"findings": []})["findings"])
+
+    def _main_nodes(self) -> Iterator[tuple[int, str]]:
+        """Yield the number of each layer with the node that its time and bytes are shown at.
+
+        That is the product with the most multiply-accumulates, else a node that is no Q/DQ.
+        """
+        macs = self.macs
+        ops = {node.name: node.op_type for node in self.proto.graph.node}
+        for number, layer in enumerate(self.layers):
+            nodes = [name for name in layer.nodes if name in ops]
+            others = [name for name in nodes if ops[name] not in QDQ]
+            if not layer.is_heavy:
+                others = [name for name in others if ops[name] not in MULTIPLIES] or others
+            if nodes:
+                yield number, max(others or nodes, key=lambda name: macs.get(name) or 0)
+
+    def _node(self, node: str, op: str) -> NodeFigures:
+        listing = self.index.listing(node)
+        outcome = self.outcomes.get(node)
+        own = [self.layers[number] for number in listing if self.main.get(number) == node]
+        inputs = self.wiring[node]["inputs"]
+        tensors = [entry["tensor"] for entry in inputs if entry["amax"] is not None]
+        facts = self.facts
+        times = [layer.time_ms for layer in own]
+        is_measured = any(time is not None for time in times)
+        gpu = self.variant.gpu
+        estimates = [layer_ms(layer, gpu) for layer in own] if gpu else []
+        layer = self._layer(listing, outcome)
+        about = [node, layer and layer.name, *tensors]
+        return NodeFigures(
+            node=node,
+            op=op,
+            requested=outcome.asked if outcome else self.asked.get(node),
+            built=_built(outcome, layer),
+            why=(outcome and outcome.reason) or self.kept_out.get(node),
+            loss_db=_least(map(facts.sqnr, tensors)) if facts else None,
+            share=self.variant.shares.get(node),
+            ms=_sum(times if is_measured else estimates),
+            is_measured=is_measured,
+            bytes=_sum([layer.bytes_moved for layer in own]),
+            macs=self.macs.get(node),
+            clipped=_most(map(facts.clipped, tensors)) if facts else None,
+            layer=layer.name if layer else None,
+            findings=tuple(
+                dict.fromkeys(text for name in about for text in self.findings.get(str(name), ()))
+            ),
+        )
+
+    def _layer(self, listing: Sequence[int], outcome: Outcome | None) -> Layer | None:
+        """Return the layer that decides a node's precision, else the first that computes it."""
+        layers = [self.layers[number] for number in listing]
+        decided = (layer for layer in layers if outcome and layer.name == outcome.layer)
+        heavy = (layer for layer in layers if layer.is_heavy)
+        return next(decided, None) or next(heavy, None) or next(iter(layers), None)
+
+
+def _built(outcome: Outcome | None, layer: Layer | None) -> str | None:
+    if outcome is not None:
+        return None if outcome.got == UNKNOWN else outcome.got
+    precision = layer.precision if layer else UNKNOWN
+    return BY_LISTED[precision].name if precision in BY_LISTED else None
+
+
+def _least(values: Iterable[float | None]) -> float | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _sum(values: Sequence[Any]) -> Any:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
