@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 # Images of Python set it: each command would then compile all its modules again, for 3 seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all soak test-tensorrt test-cuda test-gpu test-frameworks test-networks fuzz lint check coverage mutants bench reports figures docs links pictures lock audit dist clean
+.PHONY: demo test test-all soak test-tensorrt test-cuda test-gpu test-frameworks test-viewers test-networks fuzz lint check coverage mutants bench reports figures docs links pictures lock audit dist clean
 
 demo: $(READY)
 	@$(BIN)/trtcal run samples/classifier/trtcal.toml
@@ -47,6 +47,10 @@ test-gpu:
 # Models of TensorFlow, Keras and PyTorch, and TVM, in an environment of their own: downloads 2 GB, no GPU.
 test-frameworks: $(READY)
 	$(BIN)/python -m tests.frameworks.check
+
+# Exports in Model Explorer and Netron, in a browser, with these packages (0.5 GB).
+test-viewers: $(READY)
+	$(BIN)/python -m tests.viewers.check
 
 # Eleven networks that other packages ship, through every command: downloads 0.15 GB, takes about an hour.
 test-networks: $(READY)
@@ -123,4 +127,4 @@ $(READY): pyproject.toml requirements.lock .ci/install
 	touch $(READY)
 
 clean:
-	rm -rf docs/_build docs/reference $(VENV) .venv-tensorrt .venv-cuda .venv-frameworks .venv-networks reports/*/
+	rm -rf docs/_build docs/reference $(VENV) .venv-tensorrt .venv-cuda .venv-frameworks .venv-viewers .venv-networks reports/*/

@@ -6,6 +6,7 @@ import pytest
 
 import trtcal
 from tests.reporting.samples import accuracy, build, comparison, row, write_build, write_run
+from trtcal.documents import write_document
 from trtcal.evaluate.layerwise import LayerFigure, Layerwise
 from trtcal.evidence.layers.layer import Layer, TensorInfo
 
@@ -43,6 +44,7 @@ def run(tmp_path, quantized) -> Path:
     figures = (LayerFigure("image", False, ("stem/conv",), None, 31.5, 31.5, None, 0.75),)
     lossy = replace(row("int8", accuracy(1, 0)), model=built.model, layers=Layerwise(8, figures))
     folder = write_run(tmp_path / "run", comparison(lossy), built)
+    write_document(folder / "run.json", {"kind": "run", "schema_version": 1, "stages": []})
     (folder / "models").mkdir()
     shutil.copy(quantized, folder / "models" / "int8.onnx")
     return folder
