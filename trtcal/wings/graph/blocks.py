@@ -317,5 +317,9 @@ def _limited(block: Block) -> Block:
     while len(children) > MOST_CHILDREN:
         size = math.isqrt(len(children) - 1) + 1
         parts = [children[start : start + size] for start in range(0, len(children), size)]
-        children = [part[0] if len(part) == 1 else Block("", part) for part in parts]
+        equal = block.repeat > 1  # then so are the parts of a row
+        children = [
+            part[0] if len(part) == 1 else Block("", part, len(part) if equal else 1)
+            for part in parts
+        ]
     return Block(block.title, children, block.repeat)

@@ -24,7 +24,7 @@ from trtcal.model import Model, load_model
 from trtcal.model.loaders import is_model
 from trtcal.model.model import uniquely_named
 from trtcal.model.ops import MULTIPLIES, QDQ
-from trtcal.model.work import Work, count_work
+from trtcal.model.work import count_work
 from trtcal.quantization.coverage import kept_out, usual_sizes
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 from trtcal.reporting.collect import Findings, collect, files_in
@@ -228,7 +228,7 @@ class _Reader:
         self.variant = variant
         self.proto = variant.model.proto
         self.record = quantization_record(self.proto)
-        self.work: Work = count_work(variant.model, usual_sizes(self.record))
+        self.macs = count_work(variant.model, usual_sizes(self.record)).by_root
         self.layers = self._layers()
         self.index = LayersByNode(self.layers)
         names = {node.name for node in self.proto.graph.node}
@@ -280,7 +280,7 @@ class _Reader:
 
         That is the product with the most multiply-accumulates, else a node that is no Q/DQ.
         """
-        macs = self.work.by_root
+        macs = self.macs
         ops = {node.name: node.op_type for node in self.proto.graph.node}
         for number, layer in enumerate(self.layers):
             nodes = [name for name in layer.nodes if name in ops]
@@ -314,7 +314,7 @@ class _Reader:
             ms=_sum(times if is_measured else estimates),
             is_measured=is_measured,
             bytes=_sum([layer.bytes_moved for layer in own]),
-            macs=self.work.by_root.get(node),
+            macs=self.macs.get(node),
             clipped=_most(map(facts.clipped, tensors)) if facts else None,
             layer=layer.name if layer else None,
             findings=tuple(

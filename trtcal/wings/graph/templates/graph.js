@@ -868,7 +868,8 @@
     if (isDown && item.isOpen) return item.children.find((child) => child.near.some(({ from }) => from === INPUT)) ?? item.children[0];
     const [own, other] = isDown ? ["from", "to"] : ["to", "from"];
     const ends = item.near.filter((line) => line[own] === item).map((line) => line[other]);
-    const inside = ends.filter((end) => end !== INPUT && end !== OUTPUT).sort((a, b) => a.x - b.x);
+    const inside = ends.filter((end) => end !== INPUT && end !== OUTPUT);
+    inside.sort((a, b) => Math.abs(a.y - item.y) - Math.abs(b.y - item.y) || a.x - b.x);
     if (inside.length) return inside[0];
     if (item.parent === root || !item.parent) return null;
     return isDown ? next(item.parent) : item.parent;
