@@ -18,9 +18,9 @@ from trtcal.wings.graph.netron import export_netron
 def test_node_data_are_values_and_colors_by_graph_and_node(run, tmp_path):
     (shown,) = figured(run)
     (tmp_path / "share-of-loss.json").write_text("{}")  # of an export that knew more
-    model, *overlays = export_model_explorer(shown, tmp_path)
+    model, *files = export_model_explorer(shown, tmp_path)
     proto = onnx.load(model)
-    known = {path.stem: json.loads(path.read_text()) for path in overlays}
+    known = {path.stem: json.loads(path.read_text()) for path in files}
     assert known.keys() == {path.stem for path in tmp_path.glob("*.json")}
     assert known.keys() >= {"precision-built", "precision-requested", "sqnr-db", "ms-measured"}
     names = {node.name for node in proto.graph.node}
@@ -69,11 +69,11 @@ def test_nodes_without_names_get_some_and_the_model_is_written_with_them(tmp_pat
     for node in proto.graph.node:
         node.name = ""
     onnx.save(proto, tmp_path / "bare.onnx")
-    model, *overlays = export_model_explorer(figured(tmp_path / "bare.onnx")[0], tmp_path / "out")
+    model, *files = export_model_explorer(figured(tmp_path / "bare.onnx")[0], tmp_path / "out")
     names = [node.name for node in onnx.load(model).graph.node]
     assert all(names)
     assert len(set(names)) == len(names)
-    assert {*json.loads(overlays[-1].read_text())[proto.graph.name]["results"]} <= {*names}
+    assert {*json.loads(files[-1].read_text())[proto.graph.name]["results"]} <= {*names}
 
 
 def test_the_commands_say_what_they_wrote_and_how_to_open_it(run, tmp_path, capsys):

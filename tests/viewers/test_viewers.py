@@ -21,7 +21,7 @@ from trtcal.wings.graph.netron import export_netron
 DIGITS = Path(__file__).parent.parent.parent / "samples" / "digits"
 OTHERS = ("Input", "Output", "Initializer", "InitializedInput")
 PORTS = {"model-explorer": 8671, "netron": 8672}
-GPU = ("--use-angle=swiftshader", "--enable-unsafe-swiftshader")  # Model Explorer draws by WebGL
+GPU = ("--use-angle=swiftshader", "--enable-unsafe-swiftshader")  # Model Explorer needs WebGL
 
 
 def missing(module):
@@ -42,10 +42,10 @@ def main_graph(model):
 
 
 def test_model_explorer_names_graph_and_nodes_as_the_node_data_do(quantized, tmp_path):
-    model, *overlays = export_model_explorer(quantized, tmp_path)
+    model, *files = export_model_explorer(quantized, tmp_path)
     graph = main_graph(model)
     nodes = {node.id for node in graph.nodes if node.label not in OTHERS}
-    known = [json.loads(path.read_text()) for path in overlays]
+    known = [json.loads(path.read_text()) for path in files]
     assert {name for document in known for name in document} == {graph.id}
     assert {name for document in known for name in document[graph.id]["results"]} <= nodes
     assert known[-1][graph.id]["results"].keys() == nodes  # the precision built
@@ -82,8 +82,8 @@ def browser():
 @pytest.mark.slow
 def test_model_explorer_shows_the_node_data(quantized, tmp_path, browser):
     missing("model_explorer")
-    model, *overlays = export_model_explorer(quantized, tmp_path)
-    models, data = [{"url": str(model)}], [str(path) for path in overlays]
+    model, *files = export_model_explorer(quantized, tmp_path)
+    models, data = [{"url": str(model)}], [str(path) for path in files]
     words = (model, "--extensions=model_explorer_onnx", "--no_open_in_browser")
     with served("model-explorer", *words) as address:
         browser.goto(f"{address}?data={json.dumps({'models': models, 'nodeData': data})}")
