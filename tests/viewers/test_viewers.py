@@ -101,5 +101,5 @@ def test_netron_shows_the_figures_of_a_node(quantized, tmp_path, browser):
         browser.wait_for_timeout(5_000)  # the graph moves while it is laid out
         browser.locator('[id="node-name-stem/conv"]').click(force=True)
         for key in ("trtcal.requested", "trtcal.built", "trtcal.ms_estimated"):
-            browser.wait_for_function(f"document.body.innerHTML.includes('{key}')")
+            browser.get_by_text(key).first.wait_for(state="attached")
         browser.screenshot(path=tmp_path / "netron.png")
