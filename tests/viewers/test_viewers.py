@@ -101,5 +101,5 @@ def test_netron_shows_the_figures_of_a_node(quantized, tmp_path, browser):
         browser.wait_for_timeout(5_000)  # the graph moves while it is laid out
         browser.locator('[id="node-name-stem/conv"]').click(force=True)
         for key in ("trtcal.requested", "trtcal.built", "trtcal.ms_estimated"):
-            browser.get_by_text(key).first.wait_for(state="attached")
+            browser.locator(f"input[value='{key}']").first.wait_for(timeout=20_000)
         browser.screenshot(path=tmp_path / "netron.png")
