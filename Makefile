@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 # Images of Python set it: each command would then compile all its modules again, for 3 seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all soak test-tensorrt test-cuda test-gpu test-frameworks test-notebook test-networks fuzz lint check coverage mutants bench reports figures docs links pictures lock audit dist clean
+.PHONY: demo test test-all soak test-tensorrt test-cuda test-gpu test-frameworks test-notebook test-viewers test-networks fuzz lint check coverage mutants bench reports figures docs links pictures lock audit dist clean
 
 demo: $(READY)
 	@$(BIN)/trtcal run samples/classifier/trtcal.toml
@@ -51,6 +51,10 @@ test-frameworks: $(READY)
 # How results look in JupyterLab, which goes into an environment of its own: downloads 0.2 GB, needs a Chromium.
 test-notebook: $(READY)
 	$(BIN)/python -m tests.browser.notebook
+
+# Exports in Model Explorer and Netron, in a browser, with these packages (0.5 GB).
+test-viewers: $(READY)
+	$(BIN)/python -m tests.viewers.check
 
 # Eleven networks that other packages ship, through every command: downloads 0.15 GB, takes about an hour.
 test-networks: $(READY)
@@ -127,4 +131,4 @@ $(READY): pyproject.toml requirements.lock .ci/install
 	touch $(READY)
 
 clean:
-	rm -rf docs/_build docs/reference $(VENV) .venv-tensorrt .venv-cuda .venv-frameworks .venv-notebook .venv-networks reports/*/
+	rm -rf docs/_build docs/reference $(VENV) .venv-tensorrt .venv-cuda .venv-frameworks .venv-notebook .venv-viewers .venv-networks reports/*/

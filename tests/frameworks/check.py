@@ -9,25 +9,27 @@ import subprocess
 import sys
 from pathlib import Path
 
-HOME = Path(".venv-frameworks").absolute()
-READY = HOME / ".ready"
 PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 MISSING = "not installed"
 
 
-def prepare():
-    """Return the environment's Python; it is made if it is not there."""
-    python = HOME / "bin" / "python"
-    if not READY.exists():
-        subprocess.run([sys.executable, "-m", "venv", HOME], check=True)
-        subprocess.run([python, *PIP, "-e", ".[dev,tensorflow,torch,tvm]"], check=True)
-        READY.touch()
+def prepare(home, packages):
+    """Return the Python of an environment with these packages; it is made if it is not there."""
+    python, ready = home / "bin" / "python", home / ".ready"
+    if not ready.exists():
+        subprocess.run([sys.executable, "-m", "venv", home], check=True)
+        subprocess.run([python, *PIP, "-e", *packages], check=True)
+        ready.touch()
     return python
 
 
-def main():
-    """Run the tests and return their exit status, 1 if one was skipped for a missing package."""
-    command = [prepare(), "-m", "pytest", "-rs", "tests/frameworks", *sys.argv[1:]]
+def check(name, *packages):
+    """Run the tests in `tests/NAME` with packages of their own, the first of which is trtcal.
+
+    Return their exit status, 1 if one was skipped for a missing package.
+    """
+    python = prepare(Path(f".venv-{name}").absolute(), packages)
+    command = [python, "-m", "pytest", "-rs", f"tests/{name}", *sys.argv[1:]]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as child:
         lines = []
         for line in child.stdout:
@@ -38,4 +40,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(check("frameworks", ".[dev,tensorflow,torch,tvm]"))

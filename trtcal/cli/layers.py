@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from trtcal.cli.advice import advise
 from trtcal.cli.diagnose import show_findings
 from trtcal.cli.fusion import command as fusions
 from trtcal.cli.options import JsonOptions, PairOptions, add_commands, argument, option
@@ -53,6 +54,7 @@ class Show(JsonOptions, example="trtcal layers show graph.json --profile profile
         from trtcal.evidence.gpus import DEFAULT_GPU, find_target
         from trtcal.evidence.layers.copies import examine
         from trtcal.evidence.layers.reading import Engine, engine_document, read_engine
+        from trtcal.evidence.manifest import is_build_folder
         from trtcal.model import load_model
         from trtcal.model.loaders import is_model
 
@@ -78,6 +80,9 @@ class Show(JsonOptions, example="trtcal layers show graph.json --profile profile
             _say_totals(document)
 
         self.present(document, show_all)
+        if model or is_build_folder(self.file):
+            why = "Model Explorer and Netron show the layers at the nodes of the network"
+            advise(self, "export", "model-explorer", self.file, why=why)
 
 
 def _show_shares(document: Row) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from trtcal.documents import Document, from_fields, read_json
+from trtcal.documents import Document, from_fields, parsing, read_json
 from trtcal.errors import InputError, some
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.sensitivity import Sensitivity
@@ -207,18 +207,26 @@ def _shares(folder: Path) -> dict[str, float]:
     for path in files_in(folder, ".json"):
         document = read_json(path)
         kind = document.get("kind") if isinstance(document, dict) else None
-        rows = (
-            document["sensitivities" if kind == "search" else "layers"] if kind in MEASURED else []
-        )
-        for row in rows:
-            losses = {key: from_fields(Loss, row[key]) for key in ("alone", "left", "whole")}
+        if kind in MEASURED:
+            shares |= parsing(path, partial(_shares_in, document, MEASURED[kind]))
+    return shares
+
+
+MEASURED = {"search": "sensitivities", "sensitivity": "layers"}
+
+
+def _shares_in(document: Document, key: str) -> dict[str, float]:
+    """Return the shares of a document, without layers whose loss is infinite."""
+    shares, measure = dict[str, float](), str(document["measure"])
+    for row in document[key]:
+        if all(row[name]["noise"] is not None for name in LOSSES):
+            losses = {name: from_fields(Loss, row[name]) for name in LOSSES}
             layer = Sensitivity(row["layer"], row["op"], **losses)
-            measure = str(document["measure"])
             shares[layer.layer] = layer.share(measure) / (layer.whole.of(measure) or 1.0)
     return shares
 
 
-MEASURED = ("search", "sensitivity")
+LOSSES = ("alone", "left", "whole")
 
 
 class _Reader:

@@ -34,7 +34,7 @@ def _colors() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Overlay:
+class NodeData:
     """A figure of nodes by which Model Explorer colors them: the dark ones matter."""
 
     name: str
@@ -72,16 +72,16 @@ def _times(is_measured: bool) -> Callable[[NodeFigures], float | None]:
     return lambda node: node.ms if node.is_measured == is_measured else None
 
 
-OVERLAYS = (
-    Overlay("precision-requested", _requested, _color),
-    Overlay("sqnr-db", lambda node: node.loss_db, is_low_bad=True),
-    Overlay("share-of-loss", lambda node: node.share),
-    Overlay("ms-measured", _times(is_measured=True)),
-    Overlay("ms-estimated", _times(is_measured=False)),
-    Overlay("bytes", lambda node: node.bytes),
-    Overlay("clipped-percent", lambda node: node.clipped),
-    Overlay("findings", lambda node: len(node.findings)),
-    Overlay("precision-built", lambda node: node.built, _color),
+NODE_DATA = (
+    NodeData("precision-requested", _requested, _color),
+    NodeData("sqnr-db", lambda node: node.loss_db, is_low_bad=True),
+    NodeData("share-of-loss", lambda node: node.share),
+    NodeData("ms-measured", _times(is_measured=True)),
+    NodeData("ms-estimated", _times(is_measured=False)),
+    NodeData("bytes", lambda node: node.bytes),
+    NodeData("clipped-percent", lambda node: node.clipped),
+    NodeData("findings", lambda node: len(node.findings)),
+    NodeData("precision-built", lambda node: node.built, _color),
 )
 """Model Explorer shows the last one that it loads."""
 
@@ -91,8 +91,8 @@ def export_model_explorer(figured: Figured, folder: Path) -> list[Path]:
     proto, known = figured.model.proto, [folder / MODEL]
     with together():
         write_onnx(folder / MODEL, proto)
-        for overlay in OVERLAYS:
-            path, document = folder / f"{overlay.name}.json", overlay.to_document(figured.nodes)
+        for data in NODE_DATA:
+            path, document = folder / f"{data.name}.json", data.to_document(figured.nodes)
             if any(row["value"] for row in document["results"].values()):
                 write_json(path, {proto.graph.name: document})
                 known.append(path)

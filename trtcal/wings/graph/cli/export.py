@@ -58,14 +58,14 @@ class ModelExplorer(
         from trtcal.wings.graph.model_explorer import export_model_explorer
 
         figured = self.open()
-        model, *overlays = export_model_explorer(figured, self.output)
-        counts = {"nodes": len(figured.nodes), "overlays": [path.name for path in overlays]}
+        model, *files = export_model_explorer(figured, self.output)
+        counts = {"nodes": len(figured.nodes), "files": [path.name for path in files]}
         words = ("model-explorer", str(model), "--extensions=model_explorer_onnx")
-        data = ("--node_data_paths", ",".join(map(str, overlays)))
+        data = ("--node_data_paths", ",".join(map(str, files)))
         document = {"output": str(self.output), "title": figured.title, **counts}
 
         def show() -> None:
-            say(f"wrote {model} and {len(overlays)} files of node data")
+            say(f"wrote {model} and {len(files)} files of node data")
             note(INSTALL, " ".join(map(shell_word, (*words, *data))))
 
         self.present(document, show)
