@@ -110,7 +110,9 @@ def nested(count: int) -> Json:
             first = len(names)
             edges.append([first - 1, first + 2, "1x197x768", "fp16"])
             for at, op in enumerate(LAYER):
-                edges.append([first + at - 1, first + at, "1x197x768", "int8" if at % 3 else "fp32"])
+                edges.append(
+                    [first + at - 1, first + at, "1x197x768", "int8" if at % 3 else "fp32"]
+                )
                 names.append(f"/encoder/stage{stage}/layer{layer}/{op.lower()}{at}/{op}")
             ops += LAYER
             places += [len(blocks) - 1] * len(LAYER)

@@ -21,6 +21,7 @@ TABLE: dict[str | None, str] = {
     "data.md#the-data-check": "check cli.check_data",
     "devices.md": "wings.devices",
     "guides/beyond-int8.md": "formats",
+    "guides/graph.md": "wings.graph",
     "history.md": "cli.history runs.history wings.fleet",
     "history.md#cost": (
         "wings.fleet.cli.cost wings.fleet.cost_table wings.fleet.costs wings.fleet.prices"

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from trtcal.calibration.formats.qdq import FP16
 from trtcal.documents import Document, from_fields
 from trtcal.errors import some
 from trtcal.evidence.findings import RISKS
@@ -283,7 +284,8 @@ class TensorFacts:
 
     def clipped(self, name: str | None) -> float | None:
         """Return the percentage of a tensor's values that its range cuts off."""
-        ranges = self.numbered[name][1]["ranges"] if name in self.numbered else ()
+        observed = (name or "").removesuffix(FP16)
+        ranges = self.numbered[observed][1]["ranges"] if observed in self.numbered else ()
         chosen = next((entry for entry in ranges if entry["calibration"] == self.calibration), None)
         return 100 * chosen["clipped"] if chosen else self._figure(name, "clipped")
 
@@ -325,7 +327,7 @@ class _Facts:
             "op": wired["op"],
             "tensor": name,
             "more": len(inputs) - 1,
-            "number": self.tensors.numbered.get(str(name), (None,))[0],
+            "number": self.tensors.numbered.get(str(name).removesuffix(FP16), (None,))[0],
             "amax": next((tensor["amax"] for tensor in wired["inputs"][:1]), None),
             "clipped": self.tensors.clipped(name),
             "sqnr": self.tensors.sqnr(name),

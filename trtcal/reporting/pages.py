@@ -11,7 +11,9 @@ from trtcal.extensions import PAGES, ExtensionWarning, entry_points, load_all
 
 def page_beside(report: Path, name: str) -> Path:
     """Return the file of a page: `graph.html` beside `report.html`, `a-graph.html` beside `a.html`."""
-    return report.with_name(f"{name}.html" if report.stem == "report" else f"{report.stem}-{name}.html")
+    return report.with_name(
+        f"{name}.html" if report.stem == "report" else f"{report.stem}-{name}.html"
+    )
 
 
 def write_pages(folder: Path, report: Path, document: Document) -> dict[str, str]:

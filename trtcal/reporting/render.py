@@ -64,7 +64,7 @@ def render(document: Document, pages: Mapping[str, str] = MappingProxyType({})) 
     """Return the page of a report document, with links to `pages` beside it: name -> file."""
     style = asset("palette.css") + asset("report.css")
     script = asset("tables.js") + asset("report.js")
-    values = views.shown(document)
+    values = {**views.shown(document), "pages": pages}
     templates = environment("html", _printed)
     drawn, layers = values["the_ranges"]["drawn"], values["layers_shown"] or {"rows": ()}
     numbers = {row["number"] for row in layers["rows"]} - {None}
@@ -79,7 +79,6 @@ def render(document: Document, pages: Mapping[str, str] = MappingProxyType({})) 
     ]
     values |= {
         "sections": sections,
-        "pages": pages,
         "tensors": embedded(drawn_tensors(document, methods, numbers)),
         "style": style,
         "script": script,

@@ -21,6 +21,7 @@ from trtcal.documents import Document, write_bytes, write_text
 from trtcal.errors import BackendError, GateFailed, InputError
 from trtcal.evidence.manifest import MANIFEST as BUILD
 from trtcal.evidence.manifest import Build
+from trtcal.extensions import PAGES, entry_points
 from trtcal.formats import NARROW, spelled
 from trtcal.model import Model
 from trtcal.reporting.document import read_report
@@ -43,9 +44,11 @@ from trtcal.runs.verify import check_whole
 GOLDEN = "golden.npz"
 PREPROCESSING, LABELS = "preprocessing.json", "labels.txt"
 TRITON, DEEPSTREAM, DOCKER = "triton", "deepstream", "docker"
+PAGE_FILES = tuple(f"{name}.html" for name in entry_points(PAGES))
+"""What the report of a run has links to."""
 OWNED = (
     *(MANIFEST, SIGNATURE, "engines", "model", GOLDEN, "calibration.json", "plan.json"),
-    *(PREPROCESSING, LABELS, "report.html", REPORT_FILE, RUN_FILE),
+    *(PREPROCESSING, LABELS, "report.html", REPORT_FILE, RUN_FILE, *PAGE_FILES),
     *(TRITON, DEEPSTREAM, DOCKER),
 )
 """Everything that a bundle has at the top of its folder."""
@@ -197,7 +200,8 @@ def _fill(request: Request, run: Origin, place: Path) -> tuple[Draft, Document, 
     engines = tuple(_copy_engine(request, build, run, place) for build in builds)
     golden = make_golden(model, request.data, request.samples)
     documents.write_npz(place / GOLDEN, golden.arrays.items())
-    for name in ("report.html", REPORT_FILE, RUN_FILE):
+    pages = (name for name in PAGE_FILES if (request.run / name).is_file())
+    for name in ("report.html", REPORT_FILE, RUN_FILE, *pages):
         copy(request.run, name, place / name)
     materials = _materials(run, report) | _copy_tables(request, run, engines[0][1], place)
     contents = {

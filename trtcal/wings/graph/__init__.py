@@ -1,1 +1,30 @@
-"""The network as a graph: a page with all that is known of each node, and exports for other viewers."""
+"""The network as a graph, with what is known of each node: a page of its own, or for other viewers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trtcal.documents import Document
+from trtcal.extensions import Command
+
+COMMANDS = (
+    Command(
+        "graph",
+        "Write a page that shows the network with what is known of each node.",
+        "trtcal.wings.graph.cli.graph",
+        "Build, and see what was built",
+    ),
+    Command(
+        "export",
+        "Show the figures of nodes in Model Explorer or Netron.",
+        "trtcal.wings.graph.cli.export",
+        "Build, and see what was built",
+    ),
+)
+
+
+def page_of_run(folder: Path, document: Document, report: str) -> str | None:
+    """Return the page that goes beside a run's report; None without a build."""
+    from trtcal.wings.graph.page import page_of_run
+
+    return page_of_run(folder, document, report)

@@ -8,7 +8,6 @@ that repeat are found by their structure. Rows of blocks of equal structure get 
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ MOST_IN_A_ROW = 40
 """Children of a block above which it is cut into segments."""
 MOST_SCOPES = 12  # of a name: deeper ones fold with the last of them
 LONGEST_PERIOD = 64  # segments in what repeats
-SEPARATORS = "/._"
+PIECE = re.compile(r"[^/._]*[/._]|[^/._]+$")  # of a name
 NAME_SCOPES = "pkg.torch.onnx.name_scopes"
 """Where PyTorch's exporter by `torch.export` has scopes, whose names of nodes have none."""
 
@@ -136,7 +135,7 @@ class _Folding:
         self.structures: dict[object, int] = {}
 
     def simple(self, block: Block) -> Block:
-        """Return a block without inner ones that are not worth folding: their children take their place."""
+        """Return a block whose inner ones that fold nothing have given it their children."""
         children = list[Child]()
         for child in block.children:
             inner = self.simple(child) if isinstance(child, Block) else child
@@ -296,8 +295,12 @@ def _span(first: str, last: str) -> str:
     """
     if first == last:
         return first
-    shared = os.path.commonprefix([first, last])
-    return f"{first} to {last[max(map(shared.rfind, SEPARATORS)) + 1 :]}"
+    shared = 0
+    for part, other in zip(PIECE.findall(first), PIECE.findall(last), strict=False):
+        if part != other:
+            break
+        shared += len(part)
+    return f"{first} to {last[shared:]}"
 
 
 def _nodes(child: Child) -> Iterator[int]:
@@ -314,5 +317,9 @@ def _limited(block: Block) -> Block:
     while len(children) > MOST_CHILDREN:
         size = math.isqrt(len(children) - 1) + 1
         parts = [children[start : start + size] for start in range(0, len(children), size)]
-        children = [part[0] if len(part) == 1 else Block("", part) for part in parts]
+        equal = block.repeat > 1  # then so are the parts of a row
+        children = [
+            part[0] if len(part) == 1 else Block("", part, len(part) if equal else 1)
+            for part in parts
+        ]
     return Block(block.title, children, block.repeat)

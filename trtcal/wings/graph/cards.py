@@ -52,7 +52,7 @@ class Cards:
             "Engine layer": node.layer and text.shorten(node.layer, LAYER_SHOWN),
             "Reads": ", ".join(self.drawn.tensors[number]),
             "Weights": ", ".join(self.drawn.weights[number]),
-            "MACs": None if node.macs is None else f"{node.macs:,}",
+            "MACs": f"{node.macs:,}" if node.macs else None,
             time: None if node.ms is None else f"{text.milliseconds(node.ms)} ms",
             "Moved": None if node.bytes is None else text.size(node.bytes),
             "SQNR by its own rounding": None if node.loss_db is None else f"{node.loss_db:.1f} dB",

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from trtcal.documents import Document
 from trtcal.errors import InputError
 from trtcal.reporting import text
-from trtcal.wings.graph.blocks import Block, fold
+from trtcal.wings.graph.blocks import fold
 from trtcal.wings.graph.drawn import Drawn, draw
 from trtcal.wings.graph.engine import Engine
 from trtcal.wings.graph.figures import Figured, NodeFigures
 
 MOST_NODES = 20_000
 LEAST_SHARED = 0.5  # of the nodes, that two models of one network have both
+NOTHING = "a precision that is not known"
 FASTER = 1.1  # the ratio of two times from which they count as changed
 OTHER_DB = 1.0  # the difference of two SQNR from which they count as changed
 OVERLAYS: tuple[Document, ...] = (
     {"key": "built", "title": "Precision built", "kind": "category"},
     {"key": "requested", "title": "Precision requested", "kind": "category"},
     {"key": "missed", "title": "Built differently than requested", "kind": "category"},
-    {"key": "loss_db", "title": "SQNR by its own rounding", "kind": "number", "unit": "dB", "bad": "low"},
+    {
+        "key": "loss_db",
+        "title": "SQNR by its own rounding",
+        "kind": "number",
+        "unit": "dB",
+        "bad": "low",
+    },
     {"key": "share", "title": "Share of the loss", "kind": "number", "unit": "%", "bad": "high"},
     {"key": "ms", "title": "Time", "kind": "number", "unit": "ms", "bad": "high"},
     {"key": "bytes", "title": "Bytes moved", "kind": "number", "unit": "B", "bad": "high"},
@@ -68,7 +74,7 @@ def graph_document(shown: Sequence[Figured], report: str | None = None) -> Docum
             [edge.start, edge.end, text.visible(edge.shape), edge.precision] for edge in drawn.edges
         ],
         "engines": documents,
-        "changes": _changes(engines) if len(engines) > 1 else {},
+        "changes": _changes(*engines) if len(engines) > 1 else {},
         "overlays": _overlays(documents, first),
     }
 
@@ -93,30 +99,32 @@ def _visible(names: Iterable[str]) -> list[str]:
 def _overlays(engines: Sequence[Document], first: Figured) -> list[Document]:
     """Return the overlays of which some engine knows something."""
     values = [engine["values"] for engine in engines]
-    known = [row for row in OVERLAYS if any(any(v not in (None, 0) for v in each[row["key"]]) for each in values)]
+    known = [
+        row
+        for row in OVERLAYS
+        if any(any(v not in (None, 0) for v in each[row["key"]]) for each in values)
+    ]
     if first.build is None:
         titles = {"built": "Precision expected", "ms": "Time (estimate)"}
         known = [{**row, "title": titles.get(row["key"], row["title"])} for row in known]
     return known or [dict(OVERLAYS[0])]
 
 
-
-
 def _changes(first: Engine, second: Engine) -> dict[str, list[str]]:
     """Return by a node's number what is different of it in the second engine."""
     pairs = enumerate(zip(first.figures, second.figures, strict=True))
-    changes = {str(number): list(_changed(*pair)) for number, pair in pairs if all(pair)}
+    changes = {str(number): list(_changed(a, b)) for number, (a, b) in pairs if a and b}
     return {number: sentences for number, sentences in changes.items() if sentences}
 
 
 def _changed(a: NodeFigures, b: NodeFigures) -> Iterator[str]:
-    if a.requested != b.requested:
-        yield f"Requested in {a.requested or 'no precision'} first, in {b.requested or 'none'} second."
-    if a.built != b.built and a.built and b.built:
-        yield f"Built in {a.built} first, in {b.built} second."
-    if a.ms and b.ms and max(a.ms, b.ms) > SLOWER * min(a.ms, b.ms):
+    """Yield in sentences how a node's figures in the second engine differ from those in the first."""
+    precisions = {"Requested": (a.requested, b.requested), "Built": (a.built, b.built)}
+    for what, (first, second) in precisions.items():
+        if first != second:
+            yield f"{what} in {first or NOTHING} first, in {second or NOTHING} second."
+    if a.ms and b.ms and max(a.ms, b.ms) > FASTER * min(a.ms, b.ms):
         yield f"{text.milliseconds(a.ms)} ms first, {text.milliseconds(b.ms)} ms second."
-    if None not in (a.loss_db, b.loss_db) and abs(a.loss_db - b.loss_db) > OTHER_DB:
+    if a.loss_db is not None and b.loss_db is not None and abs(a.loss_db - b.loss_db) > OTHER_DB:
         yield f"SQNR {a.loss_db:.1f} dB first, {b.loss_db:.1f} dB second."
-    for finding in (each for each in b.findings if each not in a.findings):
-        yield f"New finding in the second: {finding}"
+    yield from (f"New in the second: {each}" for each in b.findings if each not in a.findings)

@@ -5,7 +5,6 @@ A node that reads a tensor through Q/DQ has an edge in the precision of these.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import onnx
@@ -139,7 +138,9 @@ class _Drawing:
     def _shape(self, name: str) -> str:
         value = self.types.get(name)
         dims = value.type.tensor_type.shape.dim if value else ()
-        return "x".join(str(dim.dim_value) if dim.dim_value else dim.dim_param or "?" for dim in dims)
+        return "x".join(
+            str(dim.dim_value) if dim.dim_value else dim.dim_param or "?" for dim in dims
+        )
 
     def _weight(self, name: str, source: str) -> str:
         tensor = self.constants[source]

@@ -17,20 +17,21 @@ from trtcal.evidence.gpus import DEFAULT_GPU, Target, datasheet_of, find_target
 from trtcal.evidence.layers.layer import UNKNOWN, Layer, LayersByNode
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.layers.predicted import predict_layers
-from trtcal.evidence.manifest import Build
+from trtcal.evidence.manifest import Build, is_build_folder, read_build
 from trtcal.evidence.times import layer_ms
 from trtcal.formats import BY_LISTED
 from trtcal.model import Model, load_model
 from trtcal.model.loaders import is_model
 from trtcal.model.model import uniquely_named
-from trtcal.model.ops import QDQ
-from trtcal.model.work import Work, count_work
+from trtcal.model.ops import MULTIPLIES, QDQ
+from trtcal.model.work import count_work
 from trtcal.quantization.coverage import kept_out, usual_sizes
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 from trtcal.reporting.collect import Findings, collect, files_in
 from trtcal.reporting.document import assembled, compared
-from trtcal.reporting.engines import TensorFacts
+from trtcal.reporting.engines import TensorFacts, is_cpu
 from trtcal.reporting.tensors import wire
+from trtcal.runs.origin import RUN_FILE
 
 PREDICTED = "predicted for TensorRT on"
 
@@ -90,6 +91,10 @@ class _Variant:
     document: Document | None = None
     shares: Mapping[str, float] = field(default_factory=dict)
 
+    def is_in(self, folder: Path) -> bool:
+        """Whether its build is the one in this folder."""
+        return self.build is not None and self.build.folder.resolve() == folder.resolve()
+
     @property
     def title(self) -> str:
         return f"{self.name} for {self.target}" if self.build else f"{self.name}, {self.prediction}"
@@ -124,12 +129,30 @@ def figured(source: Path, variant: str | None = None, target: str | None = None)
     return [_Reader(each).figured() for each in chosen]
 
 
+def figured_run(folder: Path, document: Document) -> Figured | None:
+    """Return the build of a report's verdict, of the run in `folder`, with the figures of its nodes.
+
+    Of the folder only the build and its model are read; None if one of them is not there.
+    """
+    name, measured = document["measured"]["verdict"]["variant"], document["measured"]["builds"]
+    builds = [build for build in document["builds"] if name in (None, build["model_name"])]
+    for known in sorted(builds, key=is_cpu):
+        build = read_build(folder / measured[known["digest"]]["where"])
+        if model := _model_beside(build):
+            shown = uniquely_named(model), build, document, _shares(folder)
+            return _Reader(_Variant(build.model_name, build.target, *shown)).figured()
+    return None
+
+
 def _variants(source: Path, target: str) -> Iterator[_Variant]:
     if is_model(source):
         model = uniquely_named(load_model(source))
         yield _Variant(model.name, target, model)
     elif source.is_dir():
-        yield from _of_folder(collect(source), target)
+        run = source.resolve().parent.parent
+        is_of_run = is_build_folder(source) and (run / RUN_FILE).is_file()
+        every = _of_folder(collect(run if is_of_run else source), target)
+        yield from (each for each in every if not is_of_run or each.is_in(source))
     else:
         hint = "give an .onnx file, the folder of a build or that of a run"
         raise InputError(f"{source} is neither a model nor a folder", hint)
@@ -205,7 +228,7 @@ class _Reader:
         self.variant = variant
         self.proto = variant.model.proto
         self.record = quantization_record(self.proto)
-        self.work: Work = count_work(variant.model, usual_sizes(self.record))
+        self.macs = count_work(variant.model, usual_sizes(self.record)).by_root
         self.layers = self._layers()
         self.index = LayersByNode(self.layers)
         names = {node.name for node in self.proto.graph.node}
@@ -253,22 +276,26 @@ class _Reader:
         return list((diagnosis or {"findings": []})["findings"])
 
     def _main_nodes(self) -> Iterator[tuple[int, str]]:
-        """Yield the number of each layer with the node that its time and bytes are shown at."""
-        macs = self.work.by_root
+        """Yield the number of each layer with the node that its time and bytes are shown at.
+
+        That is the product with the most multiply-accumulates, else a node that is no Q/DQ.
+        """
+        macs = self.macs
         ops = {node.name: node.op_type for node in self.proto.graph.node}
         for number, layer in enumerate(self.layers):
             nodes = [name for name in layer.nodes if name in ops]
+            others = [name for name in nodes if ops[name] not in QDQ]
+            if not layer.is_heavy:
+                others = [name for name in others if ops[name] not in MULTIPLIES] or others
             if nodes:
-                yield (
-                    number,
-                    max(nodes, key=lambda name: (macs.get(name) or 0, ops[name] not in QDQ)),
-                )
+                yield number, max(others or nodes, key=lambda name: macs.get(name) or 0)
 
     def _node(self, node: str, op: str) -> NodeFigures:
         listing = self.index.listing(node)
         outcome = self.outcomes.get(node)
         own = [self.layers[number] for number in listing if self.main.get(number) == node]
-        tensors = [entry["tensor"] for entry in self.wiring[node]["inputs"]]
+        inputs = self.wiring[node]["inputs"]
+        tensors = [entry["tensor"] for entry in inputs if entry["amax"] is not None]
         facts = self.facts
         times = [layer.time_ms for layer in own]
         is_measured = any(time is not None for time in times)
@@ -287,7 +314,7 @@ class _Reader:
             ms=_sum(times if is_measured else estimates),
             is_measured=is_measured,
             bytes=_sum([layer.bytes_moved for layer in own]),
-            macs=self.work.by_root.get(node),
+            macs=self.macs.get(node),
             clipped=_most(map(facts.clipped, tensors)) if facts else None,
             layer=layer.name if layer else None,
             findings=tuple(

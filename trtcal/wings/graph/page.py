@@ -10,7 +10,7 @@ from trtcal.documents import Document
 from trtcal.reporting import text
 from trtcal.reporting.render import asset, embedded, policy, seal_page
 from trtcal.wings.graph.document import graph_document
-from trtcal.wings.graph.figures import figured
+from trtcal.wings.graph.figures import figured_run
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -40,12 +40,9 @@ def render(document: Document) -> str:
 
 
 def page_of_run(folder: Path, document: Document, report: str) -> str | None:
-    """Return the page of the verdict's variant of a run, beside the page `report`; None without one.
+    """Return the page of a verdict's variant, beside the page `report`; None if it was not built.
 
     `document` is the report of the run in `folder`.
     """
-    variant = document["measured"]["verdict"]["variant"]
-    if variant is None:
-        return None
-    shown = figured(folder, variant)[:1]
-    return render(graph_document(shown, report))
+    shown = figured_run(folder, document)
+    return None if shown is None else render(graph_document([shown], report))

@@ -1,1 +1,1 @@
-"""Commands of the graph."""
+"""The commands of the wing."""

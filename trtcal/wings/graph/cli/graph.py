@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from trtcal.errors import InputError
 if TYPE_CHECKING:
     from trtcal.wings.graph.figures import Figured
 
+MOST = 2  # engines on a page
+
 
 class Graph(JsonOptions, example="trtcal graph reports/digits -o graph.html"):
     """Write a page that shows a network with what is known of each node.
@@ -20,22 +23,42 @@ class Graph(JsonOptions, example="trtcal graph reports/digits -o graph.html"):
     Two sources of one network are shown beside each other, with what differs between them.
     """
 
-    source: Path = argument(metavar="SOURCE")
-    other: Path | None = argument(metavar="[SOURCE2]", required=False, default=None)
+    source: Path = argument()
+    other: Path | None = argument()
     output: Path = option("File for the page.", "-o", default=Path("graph.html"))
     variant: tuple[str, ...] = option(
-        "Variant of a run; given twice, both are shown beside each other."
+        "Variant of a run.  [default: that of the verdict]  Given twice, both are shown."
     )
-    target: tuple[str, ...] = option("Target of a run's build; may be given twice.")
+    target: tuple[str, ...] = option("Target of a build.  [default: the first]  Given twice, both.")
 
     def _run(self) -> None:
         from trtcal.documents import write_text
         from trtcal.wings.graph.document import graph_document
         from trtcal.wings.graph.page import render
 
-        shown = self._shown()
+        shown = list(self._shown())
         document = graph_document(shown)
         write_text(self.output, render(document))
-        nodes = len(document["nodes"]["name"])
-        where = " beside ".join(each.title for each in shown)
-        self.present(document, lambda: say(f"wrote {self.output}: {nodes:,} nodes of {where}"))
+        what = " beside ".join(each.title for each in shown)
+        text = f"wrote {self.output}: {document['subtitle']}, {what}"
+        self.present(document, lambda: say(text))
+
+    def _shown(self) -> Iterator[Figured]:
+        """Yield what is shown: one, or two beside each other."""
+        from trtcal.wings.graph.figures import figured
+
+        sources = [each for each in (self.source, self.other) if each]
+        count = max(len(sources), len(self.variant), len(self.target))
+        if count > MOST:
+            hint = "give one source, or two sources, variants or targets of one network"
+            raise InputError(f"a page shows {MOST} builds at most, not {count}", hint)
+        for number in range(count):
+            source = sources[min(number, len(sources) - 1)]
+            variant, target = (
+                each[min(number, len(each) - 1)] if each else None
+                for each in (self.variant, self.target)
+            )
+            yield figured(source, variant, target)[0]
+
+
+command = Graph.command()

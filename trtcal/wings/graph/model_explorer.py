@@ -1,0 +1,101 @@
+"""Node data for Model Explorer: a JSON file for each figure of nodes, and the model beside them.
+
+A file has, by the name of the graph, `results`: a value by the name of each node, and its colors. The
+ONNX adapter of Model Explorer (model-explorer-onnx) takes both names from the model, and makes some up
+where a node has none: so the model is written with a name for every node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from trtcal import reporting
+from trtcal.documents import Document, removing, together, write_json
+from trtcal.model.files import write_onnx
+from trtcal.wings.graph.figures import Figured, NodeFigures
+
+MODEL = "model.onnx"
+PALETTE = Path(reporting.__file__).parent / "templates" / "palette.css"
+LOW, HIGH, MISSED, UNKNOWN = "tint", "accent", "stop", "unknown"
+
+
+@cache
+def _colors() -> dict[str, str]:
+    """Return the colors of trtcal's pages by name, those of light pages."""
+    light = PALETTE.read_text(encoding="utf-8").partition("@media")[0]
+    values = dict(re.findall(r"--([\w-]+): ([^;]+);", light))
+    named = {name: value.removeprefix("var(--").removesuffix(")") for name, value in values.items()}
+    return {name: values.get(value, value) for name, value in named.items()}
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """A figure of nodes by which Model Explorer colors them: the dark ones matter."""
+
+    name: str
+    value: Callable[[NodeFigures], Any]
+    color: Callable[[str], str] | None = None
+    is_low_bad: bool = False
+
+    def to_document(self, nodes: Mapping[str, NodeFigures]) -> Document:
+        """Return one graph's node data, without nodes of which the figure is not known."""
+        known = {name: self.value(node) for name, node in nodes.items()}
+        results = {name: {"value": value} for name, value in known.items() if value is not None}
+        if color := self.color:
+            return {
+                "results": {
+                    n: {**row, "bgColor": color(row["value"])} for n, row in results.items()
+                }
+            }
+        ends = (HIGH, LOW) if self.is_low_bad else (LOW, HIGH)
+        gradient = [{"stop": stop, "bgColor": _colors()[name]} for stop, name in enumerate(ends)]
+        return {"results": results, "gradient": gradient}
+
+
+def _requested(node: NodeFigures) -> str | None:
+    if node.requested is None or node.built in (None, node.requested):
+        return node.requested
+    return f"{node.requested}, missed: {node.built}"
+
+
+def _color(precision: str) -> str:
+    name = MISSED if "missed" in precision else precision
+    return _colors().get(name, _colors()[UNKNOWN])
+
+
+def _times(is_measured: bool) -> Callable[[NodeFigures], float | None]:
+    return lambda node: node.ms if node.is_measured == is_measured else None
+
+
+OVERLAYS = (
+    Overlay("precision-requested", _requested, _color),
+    Overlay("sqnr-db", lambda node: node.loss_db, is_low_bad=True),
+    Overlay("share-of-loss", lambda node: node.share),
+    Overlay("ms-measured", _times(is_measured=True)),
+    Overlay("ms-estimated", _times(is_measured=False)),
+    Overlay("bytes", lambda node: node.bytes),
+    Overlay("clipped-percent", lambda node: node.clipped),
+    Overlay("findings", lambda node: len(node.findings)),
+    Overlay("precision-built", lambda node: node.built, _color),
+)
+"""Model Explorer shows the last one that it loads."""
+
+
+def export_model_explorer(figured: Figured, folder: Path) -> list[Path]:
+    """Write the model and the node data of each figure that is known; return their paths."""
+    proto, known = figured.model.proto, [folder / MODEL]
+    with together():
+        write_onnx(folder / MODEL, proto)
+        for overlay in OVERLAYS:
+            path, document = folder / f"{overlay.name}.json", overlay.to_document(figured.nodes)
+            if any(row["value"] for row in document["results"].values()):
+                write_json(path, {proto.graph.name: document})
+                known.append(path)
+            elif path.exists():  # of an earlier export
+                removing(path)
+    return known
