@@ -14,6 +14,7 @@
   const SLICE_MS = 40;
   const DRAG_PX = 5;
   const SMALLEST_FIT = 0.1;
+  const LEGIBLE = 0.8;
   const SUMMED = new Set(["ms", "bytes", "macs", "share", "findings"]);
   const PRECISIONS = ["fp32", "tf32", "fp16", "bf16", "int8", "fp8", "int4", "nvfp4"];
   const STEPS = 12;
@@ -331,11 +332,18 @@
     return cut(low);
   }
 
-  // Of "/layer1/conv1/Conv" the box says "conv1": its blocks and its operator stand there anyhow.
+  // Of "/layer1/conv1/Conv" the box says "conv1", as its blocks and its operator stand there anyhow; where
+  // several nodes of a block have the same scope, it says "layer1/Conv_2".
   function ownName(node) {
     const parts = node.name.split("/").filter(Boolean);
-    if (parts.length > 1 && parts.at(-1).replace(/_\d+$/, "") === node.op) parts.pop();
-    return parts.at(-1) ?? node.name;
+    const scope = scopeOf(node);
+    const isShared = node.parent.children.some((other) => other !== node && isNode(other) && scopeOf(other) === scope);
+    return scope && !isShared ? scope : parts.slice(-2).join("/") || node.name;
+  }
+
+  function scopeOf({ name, op }) {
+    const parts = name.split("/").filter(Boolean);
+    return parts.length > 1 && parts.at(-1).replace(/_\d+$/, "") === op ? parts.at(-2) : null;
   }
 
   const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
@@ -419,9 +427,9 @@
   // At the start the text can be read: the beginning of the network, at its full width if that is possible.
   function showStart() {
     const { width, height } = paneSize();
-    const scale = Math.min(1, Math.max(0.6, (width - 48) / scene.width));
+    const scale = Math.min(1, Math.max(LEGIBLE, (width - 48) / scene.width));
     const whole = Math.min(1, (height - 48) / scene.height, (width - 48) / scene.width);
-    if (whole >= 0.6) return fit(setView);
+    if (whole >= LEGIBLE) return fit(setView);
     const first = root.children[0];
     const x = scene.width * scale <= width ? (width - scene.width * scale) / 2 : width / 2 - (first.x + first.width / 2) * scale;
     return setView(x, 28, scale);
@@ -1193,8 +1201,9 @@
     const svg = shape("svg", { class: "graph", role: "application", "aria-roledescription": "graph", "aria-label": `Graph of ${engine.title}`, "aria-describedby": "keys" }, world);
     const [frames, map, hulls, lines, boxes, marks] = layers;
     const pane = { engine, svg, world, frames, map, hulls, lines, boxes, marks, drawn: new Map(), wasDragged: false, copies: Map.groupBy(engine.copies, ({ from, to }) => `${from}>${to}`) };
-    const about = element("small", {}, engine.estimated ? " times are estimates" : "");
-    byId("panes").append(element("section", { className: "pane", "aria-label": engine.title }, element("h2", {}, engine.title, about), svg));
+    const title = element("h2", { className: engines.length > 1 ? "" : "hidden" }, engine.title);
+    if (engine.estimated) title.append(element("small", {}, " times are estimates"));
+    byId("panes").append(element("section", { className: "pane", "aria-label": engine.title }, title, svg));
     const on = (event, act, options) => svg.addEventListener(event, (happened) => act(pane, happened), options);
     on("pointerdown", onDown);
     on("pointermove", onMove);
@@ -1250,6 +1259,7 @@
     byId("changed").hidden = engines.length < 2 || !changedIds.length;
     byId("changed").textContent = `Changed (${changedIds.length})`;
     byId("legend").open = innerWidth > 720;
+    if (engines.length === 1 && engines[0].estimated) byId("subtitle").append(" Times are estimates.");
     layOutAll();
     refresh();
     showStart();
