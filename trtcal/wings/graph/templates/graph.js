@@ -78,7 +78,9 @@ function centre(item) {
   const { width, height } = freeSize();
   const scale = Math.max(0.8, Math.min(view.scale, 1.2));
   const y = item.isOpen ? item.y + Math.min(item.height, height / scale - 60) / 2 : item.y + item.height / 2;
-  moveView(width / 2 - (item.x + item.width / 2) * scale, height / 2 - y * scale, scale);
+  const lowest = Math.min(28, height - 28 - scene.height * scale);
+  const top = Math.min(28, Math.max(height / 2 - y * scale, lowest));
+  moveView(width / 2 - (item.x + item.width / 2) * scale, top, scale);
 }
 
 function reveal(item) {
