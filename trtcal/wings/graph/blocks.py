@@ -245,9 +245,10 @@ class _Folding:
                 parts = (segments[at : at + period] for at in starts)
                 children.append(_row([_joined(part) for part in parts]))
                 start += period * count
-            else:
-                children.append(_joined(segments[start : start + 1]))
-                start += 1
+            else:  # of equal nodes all at once: a search at each takes long
+                end = start + (count if period == 1 else 1)
+                children += map(_joined, ([segment] for segment in segments[start:end]))
+                start = end
         return children
 
 
