@@ -189,6 +189,7 @@ function compose(block, left, top, into) {
   });
   Array.from(block.links.values()).forEach((link, at) => {
     const points = block.layout.points[at].map(({ x, y }) => [x + left, y + top]);
+    if (link.to === OUTPUT) points.at(-1)[1] = block.y + block.height;
     into.lines.push({ ...link, block, points: attach(link, points) });
   });
 }
