@@ -146,7 +146,7 @@ def test_unfolding_stops_at_a_limit_and_draws_what_is_seen(viewer: Viewer, large
         page.wait_for_timeout(400)  # while the view moves
         assert 0 < page.locator(".box").count() < 200
         page.get_by_role("button", name="Fit").click()
-        for _ in range(6):
+        for _ in range(8):
             page.get_by_role("button", name="Zoom out").click()
         page.locator(".map path").nth(1).wait_for(state="attached")
         assert page.locator(".box").count() < 10

@@ -21,11 +21,13 @@ function setView(x, y, scale) {
 }
 
 let motion = 0;
+let goal = null;
 
 function moveView(x, y, scale) {
   cancelAnimationFrame(motion);
   if (calm.matches || document.hidden) return setView(x, y, scale);
   const from = { ...view };
+  goal = { x, y, scale };
   const start = performance.now();
   const step = (now) => {
     const part = Math.min(1, Math.max(0, (now - start) / 220));
@@ -33,12 +35,16 @@ function moveView(x, y, scale) {
     const between = (a, b) => a + (b - a) * eased;
     setView(between(from.x, x), between(from.y, y), between(from.scale, scale));
     if (part < 1) motion = requestAnimationFrame(step);
+    else goal = null;
   };
   motion = requestAnimationFrame(step);
 }
 
+// A click that comes while the view moves zooms from where it goes to.
 function zoomAt(px, py, factor) {
   cancelAnimationFrame(motion);
+  if (goal) Object.assign(view, goal);
+  goal = null;
   const scale = Math.min(3, Math.max(0.01, view.scale * factor));
   const ratio = scale / view.scale;
   setView(px - (px - view.x) * ratio, py - (py - view.y) * ratio, scale);
@@ -268,6 +274,7 @@ const pointers = new Map();
 
 function onDown(pane, event) {
   cancelAnimationFrame(motion);
+  goal = null;
   pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
   if (pointers.size === 1) Object.assign(pane, { wasDragged: false, start: { x: event.clientX, y: event.clientY } });
 }
