@@ -59,7 +59,7 @@ class Viewer:
     def open(self, path: Path | str, **options) -> Iterator[Opened]:
         """Open a file or an address; `options` are Playwright's, such as `color_scheme`."""
         context = self._browser.new_context(**options)
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(600_000)
         try:
             opened = Opened(context.new_page())
             opened.page.goto(path if isinstance(path, str) else path.as_uri())

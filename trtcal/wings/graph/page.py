@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import jinja2
+from markupsafe import Markup
 
 from trtcal.documents import Document
 from trtcal.reporting import text
@@ -13,12 +14,13 @@ from trtcal.wings.graph.document import graph_document
 from trtcal.wings.graph.figures import figured_run
 
 TEMPLATES = Path(__file__).parent / "templates"
+SCRIPTS = ("dagre.js", "network.js", "drawing.js", "panels.js", "graph.js")
 
 
 def render(document: Document) -> str:
     """Return the page of a graph's JSON."""
     style = asset("palette.css") + asset("graph.css", TEMPLATES)
-    script = asset("dagre.js", TEMPLATES) + asset("graph.js", TEMPLATES)
+    script = Markup().join(asset(name, TEMPLATES) for name in SCRIPTS)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
