@@ -138,7 +138,7 @@ def test_search_and_table(viewer: Viewer, large):
         assert page.locator("#table tbody tr").first.locator("td").nth(3).inner_text() == "18"
 
 
-def test_unfolding_stops_at_a_limit_and_draws_what_is_seen(viewer: Viewer, large):
+def test_unfolding_stops_at_a_limit_and_only_what_is_seen_is_in_the_page(viewer: Viewer, large):
     with viewer.open(large) as opened:
         page = opened.page
         page.get_by_role("button", name="Unfold all").click()
