@@ -51,7 +51,7 @@ def test_an_overlay_colours_the_boxes_and_names_its_values(viewer: Viewer, pair)
         page = opened.page
         before = fills(page, "Relu")
         assert "INT8" in box(page, "Relu").text_content()
-        page.get_by_label("Colour").select_option("Time")
+        page.get_by_label("Color").select_option("Time")
         assert fills(page, "Relu") != before
         assert "0.03 ms" in box(page, "Relu").text_content()
         assert "ms" in page.locator("#legend").inner_text()
