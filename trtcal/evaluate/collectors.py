@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import compress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,6 +42,9 @@ from trtcal.evaluate.variants import Variant
 from trtcal.metrics import METRICS, OF_OUTPUTS, SQNR, WORST, check_known, finding_kinds
 from trtcal.model import Model
 from trtcal.stats import Mask, OfMany
+
+if TYPE_CHECKING:
+    from trtcal.check.evaluation_data import EvaluationCheck
 
 CLASSES, SLICES = "classes", "slices"
 PROBED = 8  # samples that a task is read from
@@ -110,7 +113,7 @@ def _probe(run: Run, dataset: Dataset, size: int, reader: TaskReader) -> Task:
     feeds = next(dataset.batches(size))
     first = next(replay(run, (), [feeds], dataset.labels))
     reader.graph = replace(reader.graph, states=getattr(feeds, "states", {}))
-    return reader.find(first.expected, first.size, first.labels, first.inputs)
+    return reader.find(first)
 
 
 @dataclass
@@ -188,16 +191,6 @@ def _are_alike(rows: Any, others: Any) -> bool:
     return bool(rows.shape == others.shape)
 
 
-class DataChecker(Protocol):
-    """Checks the data of an evaluation by what the reference makes of them (`trtcal.check`)."""
-
-    def see(self, batch: Batch) -> None:
-        """Take in a batch, copies of other samples among it."""
-
-    def issues(self) -> tuple[DataIssue, ...]:
-        """Return what is wrong with the data, after the samples seen so far."""
-
-
 class TaskReplay:
     """A replay of which every output is read as the rows of a task, copies of samples left out.
 
@@ -209,7 +202,7 @@ class TaskReplay:
     """
 
     def __init__(
-        self, task: Task, dataset: Dataset, judged: int, checker: DataChecker | None = None
+        self, task: Task, dataset: Dataset, judged: int, checker: EvaluationCheck | None = None
     ) -> None:
         self.task, self.judged, self.contrast = task, judged, Contrast(task)
         self.precision, self.checker, self.dataset = PrecisionCollector.of(task), checker, dataset
@@ -369,7 +362,7 @@ class CollectSettings:
     simulate: bool = True
     task: Tasks = None
     outputs: tuple[str, ...] = ()
-    checker: DataChecker | None = None
+    checker: EvaluationCheck | None = None
     kept: Kept | None = None
     contest: Contest = field(default_factory=Contest)
 

@@ -88,14 +88,8 @@ class Site:
         return parameter if parameter.ndim == rank > 1 else along(parameter, rank, self.axis)
 
 
-def find_sites(proto: onnx.ModelProto) -> tuple[list[Site], int]:
-    """Return the sites in the graph's order, and how many Q or DQ were not understood."""
-    finder = _Finder(proto)
-    return finder.sites, finder.unknown
-
-
-class _Finder:
-    """Goes through the nodes in their order, which ONNX wants to be topological."""
+class SiteFinder:
+    """The `sites` of a model in the graph's order, and how many Q or DQ are `unknown`."""
 
     def __init__(self, proto: onnx.ModelProto) -> None:
         self.constants = constants_of(proto.graph)
@@ -105,7 +99,7 @@ class _Finder:
         self.upstream: dict[str, frozenset[int]] = {}
         self.unknown = 0
         self.scales: dict[str, Array] = {}  # those that are quantized themselves, by tensor
-        for node in proto.graph.node:
+        for node in proto.graph.node:  # sorted, as ONNX wants it
             self._visit(node)
 
     def _visit(self, node: onnx.NodeProto) -> None:
@@ -298,7 +292,8 @@ class _Watched:
 
     def __init__(self, floats: Sequence[Model], quantized: Model) -> None:
         self.quantized, self.has_crashed = quantized, False
-        self.sites, self.unknown = find_sites(quantized.proto)
+        finder = SiteFinder(quantized.proto)
+        self.sites, self.unknown = finder.sites, finder.unknown
         moved = set(quantization_record(quantized.proto).get("moved", ()))
         tensors = {site.tensor for site in self.sites if not site.is_weight} - moved
         self.base = max(floats, key=lambda model: len(tensors & _tensors(model.proto)))

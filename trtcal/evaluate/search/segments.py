@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
 from types import MappingProxyType
@@ -136,6 +136,25 @@ class PairedGraph:
             functions=like.functions,
         )
 
+    def step(
+        self,
+        session: Session,
+        segment: Segment,
+        values: Feeds,
+        kept: Collection[str] = (),
+        instead: Feeds | None = None,
+    ) -> Feeds:
+        """Run a segment; return what later nodes read, and what is `kept`; it reads `instead` first."""
+        read = values | (instead or {})
+        inputs = {name: read[name] for name in segment.inputs}
+        results = run_session(session, segment.outputs, inputs)
+        after = {**values, **dict(zip(segment.outputs, results, strict=True))}
+        return {
+            name: value
+            for name, value in after.items()
+            if self.last.get(name, -1) >= segment.stop or name in kept
+        }
+
     def _pairs(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """Yield the Q and DQ before a quantized node, each after what it reads."""
         for name in node.input:
@@ -245,7 +264,7 @@ class Rerun(AbstractContextManager["Rerun"]):
         try:
             first = self.recording.first  # read here: batches are measured in several threads
             outputs = {name: first.expected[name] for name in self.pair.outputs}
-            self.reader.read(outputs, first.size, first.labels, first.inputs)
+            self.reader.read(replace(first, expected=outputs))
             self.rows = joined(
                 self.recording.rerun(partial(self._through, "int8", 0), self.figures)
             )
@@ -338,15 +357,8 @@ class Rerun(AbstractContextManager["Rerun"]):
     ) -> Feeds:
         for place in range(start, len(self.parts)):
             session = instead.get(place, self.sessions[kind, place])
-            values = self._step(session, self.parts[place], values)
+            values = self.pair.step(session, self.parts[place], values)
         return values
-
-    def _step(self, session: Session, segment: Segment, values: Feeds) -> Feeds:
-        inputs = {name: values[name] for name in segment.inputs}
-        results = run_session(session, segment.outputs, inputs)
-        after = {**values, **dict(zip(segment.outputs, results, strict=True))}
-        last = self.pair.last
-        return {name: value for name, value in after.items() if last.get(name, -1) >= segment.stop}
 
     @staticmethod
     def _open(part: onnx.ModelProto) -> Session:
@@ -356,5 +368,5 @@ class Rerun(AbstractContextManager["Rerun"]):
 
     def _advance(self, kind: str, number: int) -> None:
         session, segment = self.sessions[kind, self.place], self.parts[self.place]
-        values = self._step(session, segment, self._kept(kind, number))
+        values = self.pair.step(session, segment, self._kept(kind, number))
         self.recording.spill.keep(kind, number, values)
