@@ -19,8 +19,8 @@ from trtcal.data import Feeds, batch_for
 from trtcal.data.dataset import Array
 from trtcal.evaluate.per_sample import SUM_TOLERANCE, Values, class_scores
 from trtcal.model import Model
-from trtcal.model.files import array_of, embedded, fits, stand_in
-from trtcal.model.graph import reads
+from trtcal.model.files import array_of, fits, stand_in
+from trtcal.model.graph import part_of
 from trtcal.model.ops import MULTIPLIES, Operators
 from trtcal.model.tensors import constants_of
 from trtcal.stats import scipy
@@ -327,16 +327,9 @@ class FirstLayers:
         self.tensors = [node.output[0] for node in layers]
         places = [i for i, node in enumerate(graph.node) if node.output[0] in self.tensors]
         nodes = graph.node[: max(places, default=-1) + 1]
-        read = {name for node in nodes for name in reads(node)}
-        part = onnx.GraphProto(node=nodes, input=graph.input, name=graph.name)
-        part.initializer.extend(embedded(t) for t in graph.initializer if t.name in read)
-        proto = onnx.ModelProto(
-            ir_version=model.proto.ir_version,
-            opset_import=model.proto.opset_import,
-            functions=model.proto.functions,
-            graph=part,
-        )
-        self.part = showing(proto, self.tensors)
+        constants = {tensor.name: tensor for tensor in graph.initializer}
+        part = part_of(model.proto, nodes, constants, graph.input)
+        self.part = showing(part, self.tensors)
         self.of_nothing: dict[str, list[Array]] = {}
 
     @functools.cached_property

@@ -29,8 +29,8 @@ from trtcal.evaluate.per_sample import Values
 from trtcal.evaluate.replay import Recording
 from trtcal.evaluate.tasks import TaskReader
 from trtcal.model import Model
-from trtcal.model.files import embedded, stand_in
-from trtcal.model.graph import reads
+from trtcal.model.files import stand_in
+from trtcal.model.graph import part_of, reads
 from trtcal.model.ops import MULTIPLIES, QDQ
 from trtcal.model.tensors import producers_of
 from trtcal.quantization import Plan, find_layers, quantize
@@ -122,19 +122,8 @@ class PairedGraph:
         self, nodes: Sequence[onnx.NodeProto], inputs: Sequence[str], outputs: Sequence[str]
     ) -> onnx.ModelProto:
         """Return nodes as a model, with the constants that they read."""
-        read = {name for node in nodes for name in reads(node)}
-        graph = onnx.GraphProto(name="segment", node=nodes)
-        constants = sorted(name for name in read if name in self.tensors)
-        graph.initializer.extend(embedded(self.tensors[name]) for name in constants)
-        graph.input.extend(self._value(name) for name in inputs)
-        graph.output.extend(self._value(name) for name in outputs)
-        like = self.quantized
-        return onnx.ModelProto(
-            graph=graph,
-            ir_version=like.ir_version,
-            opset_import=like.opset_import,
-            functions=like.functions,
-        )
+        first, last = (map(self._value, names) for names in (inputs, outputs))
+        return part_of(self.quantized, nodes, self.tensors, first, last)
 
     def step(
         self,
