@@ -25,7 +25,7 @@ from benchmarks.calibration_split import timed
 from benchmarks.int8_speed import describe_machine
 from trtcal.backends.taps import lay_out
 from trtcal.calibration.accumulator import HistogramAccumulator
-from trtcal.calibration.job import Job, count
+from trtcal.calibration.job import Job, count, shards
 from trtcal.calibration.lanes import TaskRunner
 from trtcal.calibration.scheduler import Scheduler, Worker
 from trtcal.data import Dataset, open_dataset
@@ -72,7 +72,9 @@ def simulate(
         idle.append(worker)
         if done:
             merged, results = max(now, merged) + merge, results + 1
-            scheduler.pace_s = float(np.mean(seconds)) / PIECE * count(job.spans()[:1])
+            scheduler.pace_s = (
+                float(np.mean(seconds)) / PIECE * count(shards(len(job.dataset), job.unit)[:1])
+            )
     return max(now, merged), results
 
 
@@ -98,7 +100,8 @@ def main() -> None:
         f"# measured: {each:.2f} ms a sample ({spread[0]:.2f} to {spread[1]:.2f} of it for 90 % of "
         f"tasks), {sent / 1e6:.2f} MB a result, {1e3 * merge:.1f} ms to merge it"
     )
-    print(f"# {options.samples * size / 1e6:.0f} MB of samples to read; {len(job.spans())} shards")
+    pieces = len(shards(len(job.dataset), job.unit))
+    print(f"# {options.samples * size / 1e6:.0f} MB of samples to read; {pieces} shards")
     for workers in options.workers:
         for slow, lost in ((0, False), (options.slow, False), (options.slow, True)):
             if workers >= slow:

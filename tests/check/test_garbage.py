@@ -12,6 +12,7 @@ from trtcal.config import parse_config
 from trtcal.data import open_dataset
 from trtcal.errors import TrtcalError
 from trtcal.evaluate.ab import ABOptions, Question, ab_test
+from trtcal.evaluate.accuracy import AccuracyMeter
 from trtcal.evaluate.boxes import Boxes
 from trtcal.evaluate.collectors import CollectSettings, Contrast
 from trtcal.evaluate.comparison import CompareSettings, compare
@@ -282,7 +283,7 @@ def test_a_model_that_finds_nothing_does_not_ship_where_there_is_nearly_nothing(
 
 
 def test_agreement_of_a_detector_shows_nothing_where_nearly_no_sample_has_a_box():
-    contrast = Contrast(Task("detection", (Output("boxes", "boxes"),)))
+    contrast = Contrast(AccuracyMeter(Task("detection", (Output("boxes", "boxes"),))))
     one, none = (Boxes(np.ones((n, 4)), np.ones(n), np.zeros(n)) for n in (1, 0))
     contrast.add([[one] * 4])
     for _ in range(99):

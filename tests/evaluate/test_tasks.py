@@ -7,6 +7,7 @@ from scipy import special
 from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
 from trtcal.errors import InputError
+from trtcal.evaluate.accuracy import AccuracyMeter
 from trtcal.evaluate.clues import GraphFacts, Input
 from trtcal.evaluate.collectors import Contrast
 from trtcal.evaluate.per_sample import compare_rows
@@ -320,7 +321,7 @@ def contrast_of(classes, batch):
     """The contrast of a classifier that gives these classes, batch by batch."""
     scores = np.eye(4, dtype=np.float32)[np.asarray(classes)] * 5
     task = find_task({"y": scores[:batch]}, batch, tasks="classification")
-    contrast = Contrast(task)
+    contrast = Contrast(AccuracyMeter(task))
     for start in range(0, len(scores), batch):
         part = scores[start : start + batch]
         contrast.add(task.rows({"y": part}, len(part)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -19,7 +19,7 @@ from trtcal.calibration.job import joined
 from trtcal.calibration.observation import Reaches, pack, unpack, unpack_texts
 from trtcal.data import Dataset
 from trtcal.data.dataset import Span
-from trtcal.documents import canonical_json, digest_bytes, parsing, read_npz, removing, write_npz
+from trtcal.documents import canonical_json, digest_bytes, parsing, read_npz, write_npz
 from trtcal.errors import InputError
 
 SPACING_S = 2.0  # at least, between two checkpoints
@@ -37,7 +37,7 @@ class HistogramAccumulator:
     done: dict[int, list[Span]] = field(default_factory=dict)
     reaches: Reaches = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    bytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    bytes: Counter[str] = field(default_factory=Counter)
 
     def of(self, tensor: str) -> Histogram:
         """Return a tensor's histogram, a new one at first."""
@@ -62,8 +62,7 @@ class HistogramAccumulator:
             self.finish(number, spans)
         for stage, seconds in other.seconds.items():
             self.seconds[stage] += seconds
-        for stage, size in other.bytes.items():
-            self.bytes[stage] += size
+        self.bytes.update(other.bytes)
 
     def clear(self) -> None:
         """Forget everything, but keep the memory for as much again."""
@@ -75,8 +74,7 @@ class HistogramAccumulator:
         self.bytes.clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        plain = {"seconds": dict(self.seconds), "bytes": dict(self.bytes)}
-        return {**self.__dict__, **plain, "histograms": dict(pack(self.histograms))}
+        return {**self.__dict__, "histograms": dict(pack(self.histograms))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, histograms=unpack(state["histograms"]))
@@ -139,10 +137,6 @@ class Checkpoint:
     def due(self) -> bool:
         """Whether it is time to write again."""
         return time.perf_counter() - self.last >= max(SPACING_S, self.cost_s / SHARE)
-
-    def remove(self) -> None:
-        """Delete the file: the work is done."""
-        removing(self.path)
 
 
 def resumed(

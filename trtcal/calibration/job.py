@@ -89,16 +89,13 @@ class Job:
     threads: int
     room: int
 
-    def spans(self) -> list[Span]:
-        """Return all shards of the data."""
-        return shards(len(self.dataset), self.unit)
-
     def left(self, accumulator: HistogramAccumulator) -> list[tuple[int, Span]]:
         """Return what an accumulator lacks, in pieces that are no longer than a shard."""
+        spans = shards(len(self.dataset), self.unit)
         return [
             (number, span)
             for number in range(len(self.passes))
-            for span in missing(self.spans(), joined(accumulator.done.get(number, [])))
+            for span in missing(spans, joined(accumulator.done.get(number, [])))
         ]
 
 

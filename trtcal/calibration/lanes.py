@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from queue import SimpleQueue
 from threading import Event, Lock
 
@@ -24,7 +24,7 @@ AfterBatch = Callable[[int], bool]
 """Called after each batch with its number of samples; returns whether to go on."""
 
 
-class Observer:
+class Observer(AbstractContextManager["Observer"]):
     """Counts into one accumulator. A context manager."""
 
     def __init__(self, job: Job) -> None:
@@ -38,9 +38,6 @@ class Observer:
         self.guard = Lock()  # of what the accumulator knows beside the histograms
         self.going = Event()  # clear while lanes have to wait
         self.going.set()
-
-    def __enter__(self) -> Observer:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.loader.shutdown(cancel_futures=True)

@@ -22,7 +22,7 @@ from trtcal.calibration.profile import Settings, Stopwatch
 from trtcal.calibration.scheduler import LocalWorker, Worker, run_parallel
 from trtcal.data import Dataset, batch_for, count_read, size_ranges
 from trtcal.data.overlap import keep, numbers_of
-from trtcal.documents import Document, Workplace
+from trtcal.documents import Document, Workplace, removing
 from trtcal.errors import InputError, Interrupted
 from trtcal.extensions import WORKERS, load
 from trtcal.model import Model
@@ -99,7 +99,7 @@ def observe(
     for tensor, histogram in histograms.items():
         _check(tensor, histogram)
     if kept:
-        kept.remove()
+        removing(kept.path)
     facts = dataset.fingerprint, len(dataset), histograms, profile
     more = size_ranges(model, dataset), keep(numbers_of(dataset))
     return Observation(model.fingerprint, *facts, *more, far)

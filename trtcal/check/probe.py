@@ -19,10 +19,11 @@ from trtcal.data import Feeds, batch_for
 from trtcal.data.dataset import Array
 from trtcal.evaluate.per_sample import SUM_TOLERANCE, Values, class_scores
 from trtcal.model import Model
-from trtcal.model.files import array_of, embedded, fits, stand_in
-from trtcal.model.graph import reads
+from trtcal.model.files import array_of, fits, stand_in
+from trtcal.model.graph import part_of
 from trtcal.model.ops import MULTIPLIES, Operators
 from trtcal.model.tensors import constants_of
+from trtcal.stats import scipy
 
 DRIVEN = 8  # samples by which it is judged how strongly the first layers are driven
 INPUT_BYTES = 1 << 21  # of samples run together: more are slower, and take more memory
@@ -250,8 +251,7 @@ def _response_of(scores: Array | None, misfit: float | None) -> Response:
         return Response(None, None, None, None, None, None, misfit)
     logits = _logits(scores.astype(np.float64))
     lead = logits.max(1) - logits.mean(1)
-    powers = np.exp(logits - logits.max(1, keepdims=True))
-    shares = powers / powers.sum(1, keepdims=True)
+    shares = np.asarray(scipy.special.softmax(logits, axis=1))
     logs = np.log(np.maximum(shares, TINY))
     others = np.log(np.maximum(shares.mean(0), TINY))
     sharpness, entropy = lead / (logits.std(1) + TINY), -(shares * logs).sum(1)
@@ -327,16 +327,9 @@ class FirstLayers:
         self.tensors = [node.output[0] for node in layers]
         places = [i for i, node in enumerate(graph.node) if node.output[0] in self.tensors]
         nodes = graph.node[: max(places, default=-1) + 1]
-        read = {name for node in nodes for name in reads(node)}
-        part = onnx.GraphProto(node=nodes, input=graph.input, name=graph.name)
-        part.initializer.extend(embedded(t) for t in graph.initializer if t.name in read)
-        proto = onnx.ModelProto(
-            ir_version=model.proto.ir_version,
-            opset_import=model.proto.opset_import,
-            functions=model.proto.functions,
-            graph=part,
-        )
-        self.part = showing(proto, self.tensors)
+        constants = {tensor.name: tensor for tensor in graph.initializer}
+        part = part_of(model.proto, nodes, constants, graph.input)
+        self.part = showing(part, self.tensors)
         self.of_nothing: dict[str, list[Array]] = {}
 
     @functools.cached_property

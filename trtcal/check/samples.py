@@ -7,14 +7,13 @@ each other.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from trtcal.data import Dataset, Feeds, batch_for
-from trtcal.data.dataset import Array
+from trtcal.data.dataset import Array, digests_of
 from trtcal.data.issues import WARNING, DataIssue
 from trtcal.evaluate.per_sample import Labels, class_labels
 from trtcal.model import Model
@@ -123,7 +122,6 @@ class ImageInput:
 
 FEWEST = 16  # samples below which ranges hang on single ones
 SHARE = 0.05  # of the samples; a blank or repeated one now and then is usual
-KEY = 64  # values of each input by which most samples that are no copies differ
 SMALLEST = 16  # values below which an input may well be constant: a mask, a size
 
 
@@ -196,17 +194,8 @@ def drop_duplicates(samples: Samples) -> Samples:
 
 def _first_of_each(feeds: Feeds) -> Array:
     """Return the places of the samples without those that are copies of an earlier one."""
-    keys = [_bytes(feeds, i, KEY) for i in range(len(next(iter(feeds.values()))))]
-    first, shared = dict[bytes, int](), Counter(keys)
-    for i, key in enumerate(keys):
-        first.setdefault(key if shared[key] == 1 else _bytes(feeds, i), i)
-    return np.array(list(first.values()))
-
-
-def _bytes(feeds: Feeds, sample: int, most: int | None = None) -> bytes:
-    """Return the values of a sample, of each input about `most` from all over."""
-    rows = [array[sample].reshape(-1) for array in feeds.values()]
-    return b"".join(row[:: max(1, row.size // most) if most else 1].tobytes() for row in rows)
+    _, first = np.unique(digests_of(feeds), axis=0, return_index=True)
+    return np.sort(first)
 
 
 LOOKED_AT = 24  # samples by which smoothness is judged

@@ -68,16 +68,16 @@ def choose(
     if select is None:
         return calibrate(observation, method, values)
     with progress("judging ranges", len(METHODS), "methods") as advance:
-        choice = choose_method(model, observation, select, values, advance)
+        chosen, verdicts = choose_method(model, observation, select, values, advance)
     columns: Columns = {
         "method": lambda row: "auto, by tensor" if row[0] == "auto" else row[0],
         "SQNR, mean dB": lambda row: f"{-row[1].value:.2f}",
-        "": lambda row: "chosen" if row[0] == choice.calibration.method else "",
+        "": lambda row: "chosen" if row[0] == chosen.method else "",
     }
     if not options.as_json:
         title = f"on {len(select)} samples held back; the first, unless another is clearly better"
-        print_table([*choice.verdicts.items()], columns, title)
-    return choice.calibration
+        print_table([*verdicts.items()], columns, title)
+    return chosen
 
 
 def show_curve(

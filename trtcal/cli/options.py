@@ -37,6 +37,7 @@ from trtcal.config import (
     EvaluationConfig,
     Tasks,
     naming,
+    parse_config,
     read_config,
     read_tags,
     read_toml,
@@ -382,12 +383,13 @@ class GivenOptions(OutputOptions, MeasureOptions):
     def guess(self, path: Path, folder: Path, output: Path | None = None) -> tuple[Config, Draft]:
         """Return the configuration of a model, as it stands in a folder, and what of it is guessed."""
         from trtcal.model import load_model
-        from trtcal.pipeline.guess import Sources, guess_config
+        from trtcal.pipeline.guess import Sources, draft_config
 
         data = required(self.data, "the data", "--data")
         user = self.choices(Config())
         sources = Sources(data, self.test, self.labels, self.targets, output, user)
-        config, draft = guess_config(load_model(path), sources, folder.absolute())
+        draft = draft_config(load_model(path), sources, folder.absolute())
+        config = parse_config(draft.text, folder.absolute() / FILE)
         note(*draft.guesses, head="guessed: ")
         return config.trusting(False, data, self.test, self.metric_file), draft
 

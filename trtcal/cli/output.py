@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from trtcal.documents import streams, to_json
 from trtcal.documents.overview import Columns as Columns
-from trtcal.documents.overview import Overview
+from trtcal.documents.overview import Overview, cells_of
 from trtcal.documents.overview import filled as filled
 from trtcal.errors import InputError, some
 
@@ -133,11 +133,10 @@ def print_table(
     for number, column in enumerate(columns):
         heading = Text(printable(column))
         table.add_column(heading, justify="right" if number else "left", overflow="fold")
-    every, cells = list(things), list(columns.values())
-    rows = None if shown is None else most(shown)
+    every, rows = list(things), None if shown is None else most(shown)
     for thing in every[:rows]:
-        row = (filled(c, thing, missing) if isinstance(c, str) else c(thing) for c in cells)
-        table.add_row(*(Text(_shortened(printable(cell))) for cell in row))
+        cells = cells_of(thing, columns, missing)
+        table.add_row(*(Text(_shortened(printable(cell))) for cell in cells))
     stream = streams.output(streams.AS_IS)  # its texts are printable; the rest is the terminal's
     console = _console(stream)
     if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():

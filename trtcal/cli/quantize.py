@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,7 +11,7 @@ import click
 from trtcal.cli.advice import advise, recall, remember
 from trtcal.cli.check_data import warn
 from trtcal.cli.options import METRIC_FILE, OptimizedOptions, option, required
-from trtcal.cli.output import Columns, note, print_table, progress, say, show_coverage, warning
+from trtcal.cli.output import note, print_overview, progress, say, show_coverage, warning
 from trtcal.errors import some
 from trtcal.formats import NARROW, RANGED, WEIGHTS_ONLY
 
@@ -91,21 +90,11 @@ def _write_floats(path: Path, model: Model, calibration: Calibration) -> None:
 
 def show_tries(document: dict[str, Any]) -> None:
     """Print the optimizations that were tried, and the loss with each."""
-    loss = {"sqnr": "noise, mean dB", "kl": "KL, nats"}.get(document["objective"], "-metric")
-    columns: Columns = {
-        "optimization": "{name}",
-        loss: "{value:.4g}",
-        "SQNR dB": lambda row: _decibels(row["loss"]["noise"]),
-        "disagreement %": "{loss[disagreement]:.2f}",
-        "": lambda row: "kept" if row["kept"] else "not kept",
-    }
+    from trtcal.ptq.improver import tries_overview
+
     title = f"on {document['samples']['selection']} samples held back"
-    print_table(document["tries"], columns, title, "-")
+    print_overview(tries_overview(document), title)
     say(*document["untried"], head="not tried, because the time ran out: ")
-
-
-def _decibels(noise: float | None) -> str:
-    return f"{-10 * math.log10(noise):.2f}" if noise else "-"
 
 
 class Quantize(

@@ -52,6 +52,12 @@ def filled(template: str, thing: Any, missing: str = "") -> str:
     return _Cells(missing).format(template, thing)
 
 
+def cells_of(thing: Any, columns: Columns, missing: str = "") -> Iterator[object]:
+    """Yield what the table has of a thing in each of its columns."""
+    for column in columns.values():
+        yield filled(column, thing, missing) if isinstance(column, str) else column(thing)
+
+
 @dataclass(frozen=True)
 class Overview:
     """A sentence, facts of a line each, and a table with a row for each of `things`.
@@ -70,14 +76,6 @@ class Overview:
     page: Path | None = None
     tone: str = NEUTRAL
 
-    def rows(self) -> Iterator[list[object]]:
-        """Yield the cells of each row of the table."""
-        columns = self.columns.values()
-        for thing in self.things:
-            yield [
-                filled(c, thing, self.missing) if isinstance(c, str) else c(thing) for c in columns
-            ]
-
     @property
     def text(self) -> str:
         """The sentence and the first facts, at most 5 lines and 500 characters."""
@@ -87,17 +85,17 @@ class Overview:
     @property
     def html(self) -> str:
         """Everything, in at most 10 KB of HTML without a script."""
-        lines = [f"<strong>{_escaped(self.title, LINE)}</strong>", *self._links()]
-        lines[1:1] = _fitting((_escaped(fact, LINE) for fact in self.facts), FACTS_HTML)
+        lines = [f"<strong>{_escaped(self.title, LINE)}</strong>"]
+        lines += _fitting((_escaped(fact, LINE) for fact in self.facts), FACTS_HTML)
+        if self.page is not None:
+            link = quote(os.path.relpath(self.page))
+            lines.append(f'<a href="{link}">{_escaped(self.page, LINE)}</a>')
         border = BORDER.format(tone=self.tone)
         return f'<div style="{border}">{"<br>".join(lines)}{self._table()}</div>'
 
-    def _links(self) -> Iterator[str]:
-        if self.page is not None:
-            yield f'<a href="{quote(os.path.relpath(self.page))}">{_escaped(self.page, LINE)}</a>'
-
     def _table(self) -> str:
-        rows = ("".join(map(_cell, cells)) for cells in islice(self.rows(), ROWS))
+        things = islice(self.things, ROWS)
+        rows = ("".join(map(_cell, cells_of(each, self.columns, self.missing))) for each in things)
         shown = [*_fitting((f"<tr>{row}</tr>" for row in rows), ROWS_HTML)]
         if not shown:
             return ""
@@ -149,19 +147,16 @@ class Shown:
 
     def overview(self) -> Overview:
         """Return what Python and a notebook show."""
-        changed = {name: _value(value) for name, value in _changed(self)}
-        pairs = ", ".join(f"{name}={text}" for name, text in changed.items())
+        changed = list(_changed(self))
+        pairs = ", ".join(f"{name}={text}" for name, text in changed)
         columns = {"field": "{0}", "value": "{1}"}
-        title = f"{type(self).__name__}({pairs})"
-        return Overview(title, things=changed.items(), columns=columns)
+        return Overview(f"{type(self).__name__}({pairs})", things=changed, columns=columns)
 
 
-def _changed(thing: Any) -> Iterator[tuple[str, object]]:
+def _changed(thing: Any) -> Iterator[tuple[str, str]]:
+    """Yield the fields that differ from their defaults, with their values as short texts."""
     for each in fields(thing):
+        value = getattr(thing, each.name)
         default = each.default if each.default_factory is MISSING else each.default_factory()
-        if each.repr and getattr(thing, each.name) != default:
-            yield each.name, getattr(thing, each.name)
-
-
-def _value(value: object) -> str:
-    return _shortened(value if isinstance(value, Path) else repr(value), CELL)
+        if each.repr and value != default:
+            yield each.name, _shortened(value if isinstance(value, Path) else repr(value), CELL)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from trtcal.documents.overview import Columns, Overview, Shown
 from trtcal.errors import InputError, __version__
 from trtcal.evaluate.ab_rule import Figures, Rule, Slices, Verdict, ask, decide, rule_for
 from trtcal.evaluate.collectors import (
-    DataChecker,
     SampleFigures,
     TaskReplay,
     check_question,
@@ -48,6 +47,9 @@ from trtcal.evaluate.variants import Variant, check_places, check_variants
 from trtcal.evidence.findings import Finding
 from trtcal.limits import INCONCLUSIVE, Limit
 from trtcal.stats import ALPHA, Values, sequential_levels
+
+if TYPE_CHECKING:
+    from trtcal.check.evaluation_data import EvaluationCheck
 
 AB_KIND = "ab"
 ANALYSES = 5
@@ -163,7 +165,7 @@ class ABOptions(Shown):
     progress: Callable[[int], None] = lambda done: None
     task: Tasks = None
     outputs: Sequence[str] = ()
-    checker: DataChecker | None = None
+    checker: EvaluationCheck | None = None
 
 
 @dataclass(frozen=True)

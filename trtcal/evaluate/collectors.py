@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import compress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,6 +42,9 @@ from trtcal.evaluate.variants import Variant
 from trtcal.metrics import METRICS, OF_OUTPUTS, SQNR, WORST, check_known, finding_kinds
 from trtcal.model import Model
 from trtcal.stats import Mask, OfMany
+
+if TYPE_CHECKING:
+    from trtcal.check.evaluation_data import EvaluationCheck
 
 CLASSES, SLICES = "classes", "slices"
 PROBED = 8  # samples that a task is read from
@@ -110,7 +113,7 @@ def _probe(run: Run, dataset: Dataset, size: int, reader: TaskReader) -> Task:
     feeds = next(dataset.batches(size))
     first = next(replay(run, (), [feeds], dataset.labels))
     reader.graph = replace(reader.graph, states=getattr(feeds, "states", {}))
-    return reader.find(first.expected, first.size, first.labels, first.inputs)
+    return reader.find(first)
 
 
 @dataclass
@@ -122,10 +125,7 @@ class Contrast:
     and those of ever fewer later ones beside the first, since samples often come in order.
     """
 
-    task: Task
-    samples: int = 0
-    sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    powers: dict[str, Values] = field(default_factory=lambda: defaultdict(lambda: np.zeros(2)))
+    meter: AccuracyMeter
     batches: int = 0
     first: Rows | None = None
     boxless: Values = field(default_factory=lambda: np.zeros(2))  # samples without boxes, and all
@@ -147,21 +147,17 @@ class Contrast:
             others = [_rolled(values[:size], number % size) for values in self.first]
         if others is None or not all(map(_are_alike, rows, others)):
             return
-        by_output = self.task.by_output(rows, others)
-        self.samples += len(rows[0])
-        for name, values in self.task.compare(rows, others, None, by_output).items():
-            self.sums[name] += float(values.sum())
-        for name, figures in by_output.items():
-            if "error" in figures:
-                self.powers[name] += [figures["signal"].sum(), figures["error"].sum()]
+        self.meter.update(rows, others, None)
 
     def result(self) -> dict[str, float]:
         """Return the figures halfway between the same outputs and those of other samples."""
-        if not self.samples:
+        means = self.meter.means
+        if not means.samples:
             return {}
-        sums = self.sums.items()
-        halfway = {n: ((WORST.get(n) == "least") + total / self.samples) / 2 for n, total in sums}
-        ratios = [sqnr_db(signal, error / 2) for signal, error in self.powers.values()]
+        sums = means.sums.items()
+        halfway = {n: ((WORST.get(n) == "least") + total / means.samples) / 2 for n, total in sums}
+        powers = (output.powers[:2].tolist() for output in self.meter.outputs.values())
+        ratios = [sqnr_db(signal, error / 2) for signal, error in powers]
         known = [ratio for ratio in ratios if ratio is not None]
         halfway |= {SQNR: min(known)} if known else {}
         if self.boxless[1]:  # who finds nothing agrees where there is nothing
@@ -188,16 +184,6 @@ def _are_alike(rows: Any, others: Any) -> bool:
     return bool(rows.shape == others.shape)
 
 
-class DataChecker(Protocol):
-    """Checks the data of an evaluation by what the reference makes of them (`trtcal.check`)."""
-
-    def see(self, batch: Batch) -> None:
-        """Take in a batch, copies of other samples among it."""
-
-    def issues(self) -> tuple[DataIssue, ...]:
-        """Return what is wrong with the data, after the samples seen so far."""
-
-
 class TaskReplay:
     """A replay of which every output is read as the rows of a task, copies of samples left out.
 
@@ -209,9 +195,9 @@ class TaskReplay:
     """
 
     def __init__(
-        self, task: Task, dataset: Dataset, judged: int, checker: DataChecker | None = None
+        self, task: Task, dataset: Dataset, judged: int, checker: EvaluationCheck | None = None
     ) -> None:
-        self.task, self.judged, self.contrast = task, judged, Contrast(task)
+        self.task, self.judged, self.contrast = task, judged, Contrast(AccuracyMeter(task))
         self.precision, self.checker, self.dataset = PrecisionCollector.of(task), checker, dataset
         self.constant = ConstantAnswers(task.labelled, dataset.labels)
         self.known, self.is_new = set[bytes](), np.zeros(0, bool)
@@ -369,7 +355,7 @@ class CollectSettings:
     simulate: bool = True
     task: Tasks = None
     outputs: tuple[str, ...] = ()
-    checker: DataChecker | None = None
+    checker: EvaluationCheck | None = None
     kept: Kept | None = None
     contest: Contest = field(default_factory=Contest)
 

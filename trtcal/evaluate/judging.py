@@ -192,22 +192,14 @@ def _power(values: Array) -> Values:
 METHODS = ("percentile", "mse", "auto", "minmax", "entropy")
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The ranges chosen, and by method what INT8 loses with its ranges."""
-
-    calibration: Calibration
-    verdicts: dict[str, Verdict]
-
-
 def choose_method(
     prepared: Model,
     observation: Observation,
     select: Dataset,
     parameters: Parameters | None = None,
     advance: Callable[[int], None] = lambda done: None,
-) -> Choice:
-    """Judge every method's ranges on samples that `observation` has not seen.
+) -> tuple[Calibration, dict[str, Verdict]]:
+    """Return the best ranges on samples that `observation` has not seen, and the loss by method.
 
     A later one must be better than those before by more than a standard error, so that `percentile`
     stays unless there is evidence. `parameters` are those of `auto`, which goes tensor by tensor.
@@ -220,4 +212,4 @@ def choose_method(
             verdicts[method] = judge.measure(quantize(prepared, tables[method]).proto)
             advance(1)
     _, chosen = leading((verdicts[method], tables[method]) for method in METHODS)
-    return Choice(chosen, verdicts)
+    return chosen, verdicts

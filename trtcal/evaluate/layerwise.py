@@ -105,14 +105,8 @@ class Site:
         return parameter if parameter.ndim == rank > 1 else along(parameter, rank, self.axis)
 
 
-def find_sites(proto: onnx.ModelProto) -> tuple[list[Site], int]:
-    """Return the sites in the graph's order, and how many Q or DQ were not understood."""
-    finder = _Finder(proto)
-    return finder.sites, finder.unknown
-
-
-class _Finder:
-    """Goes through the nodes in their order, which ONNX wants to be topological."""
+class SiteFinder:
+    """The `sites` of a model in the graph's order, and how many Q or DQ are `unknown`."""
 
     def __init__(self, proto: onnx.ModelProto) -> None:
         self.constants = constants_of(proto.graph)
@@ -122,7 +116,7 @@ class _Finder:
         self.upstream: dict[str, frozenset[int]] = {}
         self.unknown = 0
         self.scales: dict[str, Array] = {}  # those that are quantized themselves, by tensor
-        for node in proto.graph.node:
+        for node in proto.graph.node:  # sorted, as ONNX wants it
             self._visit(node)
         self.ends = [self.upstream.get(output.name, frozenset()) for output in proto.graph.output]
 
@@ -324,8 +318,8 @@ class _Watched:
 
     def __init__(self, floats: Sequence[Model], quantized: Model) -> None:
         self.quantized, self.has_crashed = quantized, False
-        found = _Finder(quantized.proto)
-        self.sites, self.unknown, self.ends = found.sites, found.unknown, found.ends
+        finder = SiteFinder(quantized.proto)
+        self.sites, self.unknown, self.ends = finder.sites, finder.unknown, finder.ends
         moved = set(quantization_record(quantized.proto).get("moved", ()))
         tensors = {site.source for site in self.sites if not site.is_weight} - moved
         self.base = max(floats, key=lambda model: len(tensors & _tensors(model.proto)))

@@ -137,7 +137,7 @@ def task_rows(reader: TaskReader, batch: Batch) -> Rows:
     if not are_finite(actual) and are_finite(expected):
         rows = task_rows(reader, dataclasses.replace(batch, outputs=(expected,)))
         return {name: np.full(len(values), math.nan) for name, values in rows.items()}
-    task = reader.read(expected, size, batch.labels, batch.inputs)
+    task = reader.read(batch)
     both = [task.rows(outputs, size) for outputs in (expected, actual)]
     figures = task.compare(both[0], both[1], batch.labels)
     if "error" not in figures:

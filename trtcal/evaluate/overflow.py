@@ -29,11 +29,9 @@ from trtcal.errors import TrtcalError, some
 from trtcal.evidence.findings import Cost, Evidence, Finding, of_kind
 from trtcal.limits import Figure, Judgement, parse_limit
 from trtcal.model import Model, uniquely_named
-from trtcal.model.files import stand_in
 from trtcal.model.ops import QDQ
 from trtcal.model.passes.bfloat16 import in_float32
-from trtcal.model.shapes import stated_types
-from trtcal.model.tensors import producers_of, readers_of
+from trtcal.model.tensors import producers_of, readers_of, value_types
 from trtcal.quantization.fp16_subgraphs import CLIPPED
 from trtcal.quantization.qdq import quantization_record
 
@@ -59,10 +57,8 @@ def tensor_peaks(
 
 
 def _types(proto: onnx.ModelProto) -> dict[str, int]:
-    graph = onnx.shape_inference.infer_shapes(stand_in(proto)).graph
-    inputs = {value.name: value.type for value in graph.input}
-    types = {**inputs, **stated_types(graph)}
-    return {name: kind.tensor_type.elem_type for name, kind in types.items()}
+    types = value_types(proto).items()
+    return {name: value.type.tensor_type.elem_type for name, value in types}
 
 
 class _Run:

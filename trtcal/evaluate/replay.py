@@ -210,8 +210,8 @@ class Kept:
             self.known.add(number)
 
 
-class Recording(AbstractContextManager["Recording"]):
-    """A replay of the reference alone, kept for variants that come later. A context manager.
+class Recording:
+    """A replay of the reference alone, kept for variants that come later.
 
     Samples and outputs stay in memory up to `room` bytes, the others in temporary files. Variants run
     in `threads` threads, each on another batch.
@@ -231,9 +231,6 @@ class Recording(AbstractContextManager["Recording"]):
         for batch in replay(partial(self._record, reference), (), batches, labels):
             self.spill.keep("expected", len(self.heads), batch.expected)
             self.heads.append(replace(batch, expected={}, outputs=()))
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Stop the threads and delete what is kept."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,6 +31,9 @@ from trtcal.evaluate.outputs import Figures, Output, peak_of, samples_first
 from trtcal.evaluate.per_sample import Array, Labels, by_class, distances
 from trtcal.limits import Judgement
 from trtcal.metrics import METRICS, OF_OUTPUTS, OUTPUTS, RAW, SQNR, UNJUDGED, WORST
+
+if TYPE_CHECKING:
+    from trtcal.evaluate.replay import Batch
 
 Rows = list["Array | list[Boxes]"]
 """Each output that counts, samples along the first axis."""
@@ -402,28 +406,18 @@ class TaskReader:
     batch: int | None = None
     graph: GraphFacts = UNKNOWN
 
-    def read(
-        self,
-        outputs: Mapping[str, Array],
-        size: int,
-        labels: Labels | None = None,
-        inputs: Sequence[Input] = (),
-    ) -> Task:
-        """Return the task, read from a reference's outputs of `size` samples if it is not known yet."""
+    def read(self, batch: Batch) -> Task:
+        """Return the task, read from a reference's outputs if it is not known yet."""
         if self.known is None:
-            self.known = self.find(outputs, size, labels, inputs)
-            self.known.check_labels(labels)
+            self.known = self.find(batch)
+            self.known.check_labels(batch.labels)
         return self.known
 
-    def find(
-        self,
-        outputs: Mapping[str, Array],
-        size: int,
-        labels: Labels | None,
-        inputs: Sequence[Input],
-    ) -> Task:
+    def find(self, batch: Batch) -> Task:
         """Return the task of a reference's outputs, as `find_task`."""
-        return find_task(outputs, size, inputs, self.name, self.outputs, self.graph, labels)
+        outputs, inputs, labels = batch.expected, batch.inputs, batch.labels
+        size, names = batch.size, self.outputs
+        return find_task(outputs, size, inputs, self.name, names, self.graph, labels)
 
     @property
     def key(self) -> dict[str, object]:

@@ -130,6 +130,7 @@ def open_variant(
     lowered, reasons = lower_with_reasons(model.proto)
     session = open_session(lowered, name=name or model.name, shares_arena=True)
     outputs, cut = _outputs(session, model.outputs)
+    named = (f"{layer!r} ({reason})" for layer, reason in reasons.items())
     return Variant(
         name or model.name,
         model.fingerprint,
@@ -140,14 +141,9 @@ def open_variant(
         model.path.stat().st_size,
         cut,
         source=model if has_qdq(model) else model.weightless(),
-        floats=_floats(reasons) if reasons else None,
+        floats=f"this CPU computes in float {some(named)}" if reasons else None,
         narrow_model=model if is_narrow(model.proto) else None,
     )
-
-
-def _floats(reasons: Mapping[str, str]) -> str:
-    named = (f"{layer!r} ({reason})" for layer, reason in reasons.items())
-    return f"this CPU computes in float {some(named)}"
 
 
 def has_qdq(model: Model) -> bool:

@@ -19,7 +19,7 @@ from onnx_graphsurgeon.logger import G_LOGGER
 from trtcal.documents import digest_bytes
 from trtcal.formats import FORMATS, Precision, by_dtype
 from trtcal.model import files
-from trtcal.model.files import refill
+from trtcal.model.files import embedded, refill
 from trtcal.model.model import unique
 from trtcal.model.ops import MOVES, QDQ
 
@@ -278,6 +278,25 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
         for inner in graph.node:
             yield from (name for name in reads(inner) if name not in own)
         yield from (value.name for value in graph.output if value.name not in own)
+
+
+def part_of(
+    like: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto],
+    constants: Mapping[str, TensorProto],
+    inputs: Iterable[onnx.ValueInfoProto],
+    outputs: Iterable[onnx.ValueInfoProto] = (),
+) -> onnx.ModelProto:
+    """Return nodes as a model like another, with those of the constants that they read."""
+    graph = onnx.GraphProto(name="part", node=nodes, input=inputs, output=outputs)
+    names = sorted({name for node in nodes for name in reads(node)} & constants.keys())
+    graph.initializer.extend(embedded(constants[name]) for name in names)
+    return onnx.ModelProto(
+        graph=graph,
+        ir_version=like.ir_version,
+        opset_import=like.opset_import,
+        functions=like.functions,
+    )
 
 
 def _detached(graph: gs.Graph) -> dict[str, Weight]:

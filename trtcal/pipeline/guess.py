@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trtcal.config import FILE, Config, DataConfig, are_annotations, parse_config
+from trtcal.config import Config, DataConfig, are_annotations
 from trtcal.data import Dataset, open_dataset
 from trtcal.data.images import CSV, find_images, image_labels
 from trtcal.errors import InputError
@@ -113,12 +113,6 @@ def draft_config(model: Model, sources: Sources, folder: Path) -> Draft:
     why = "" if sources.targets else "the GPU is not given"
     draft.add("targets", sources.targets or TARGETS, why)
     return draft
-
-
-def guess_config(model: Model, sources: Sources, folder: Path) -> tuple[Config, Draft]:
-    """Return the configuration of a draft, and the draft."""
-    draft = draft_config(model, sources, folder)
-    return parse_config(draft.text, folder / FILE), draft
 
 
 def _toml(value: Any, folder: Path) -> str:

@@ -59,11 +59,6 @@ class Inputs:
         return self.preparation.model
 
     @property
-    def graph(self) -> str:
-        """Digest of the graph that the preparation passes made."""
-        return self.preparation.graph
-
-    @property
     def asks_fp16(self) -> bool:
         """Whether a variant has parts in float16."""
         build = self.config.build

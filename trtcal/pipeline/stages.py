@@ -84,7 +84,7 @@ def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
     settings, data = inputs.config.calibration, inputs.calibration_data
     tensors = tensors_to_observe(find_layers(inputs.prepared))
     title = f"observing {len(tensors)} tensors"
-    digests = (inputs.graph, data.fingerprint)
+    digests = (inputs.preparation.graph, data.fingerprint)
     with (
         journal.step("observe", "histograms.npz", digests) as record,
         data.reading_for("histograms"),
@@ -184,7 +184,7 @@ def optimize(inputs: Inputs, name: str, effort: str, plan: Plan, journal: Journa
     """Return the optimizations of INT8 or of a plan, by its name, that help on samples held back."""
     options = ImproveOptions(effort, inputs.config.calibration.improve_time_limit_s, plan=plan)
     data = inputs.calibration_data
-    origins = (inputs.graph, data.fingerprint)
+    origins = (inputs.preparation.graph, data.fingerprint)
     file = f"optimizations/{name}-{IMPROVED}.npz"
     with (
         journal.step("improve", file, origins, to_fields(options)) as record,
@@ -217,7 +217,7 @@ def write_variant(
     output = f"models/{name}.onnx"
     file = f"optimizations/{name}.npz"
     optimized = None if model is inputs.prepared else journal.digest_of(file)
-    digests = (inputs.graph, calibration.digest, optimized or "")
+    digests = (inputs.preparation.graph, calibration.digest, optimized or "")
     with journal.step("quantize", output, digests, plan.to_document()) as record:
         if "fp16" in plan.asked and not calibration.peaks:
             calibration = replace(calibration, peaks=find_peaks(inputs, model, journal))

@@ -66,7 +66,9 @@ def measure_moments(
     count, offsets = 0.0, list[Floats]()
     for number in batches:
         x, q = read(number)
-        chosen = _choose_rows(form.row_count(x), most, generator)
+        chosen = np.arange(form.row_count(x))
+        if len(chosen) > most:
+            chosen = np.sort(generator.choice(chosen, most, replace=False))
         rows, quantized = form.rows(x, chosen), form.rows(q, chosen)
         if centered:
             offsets = offsets or [v.mean(axis=1, keepdims=True) for v in (rows, quantized)]
@@ -83,12 +85,6 @@ def measure_moments(
         gram -= q_mean[:, :, None] * q_mean[:, None, :]
         cross -= x_mean[:, :, None] * q_mean[:, None, :]
     return Moments(gram, cross)
-
-
-def _choose_rows(count: int, most: int, generator: np.random.Generator) -> np.ndarray:
-    if count <= most:
-        return np.arange(count)
-    return np.sort(generator.choice(count, most, replace=False))
 
 
 def compensated(weights: Floats, halves: Sequence[Moments]) -> Floats:

@@ -23,19 +23,7 @@ STEPS = 2  # of the secant method
 SLOPES = (0.2, 1.2)  # of the mean behind over the mean before, for a channel that seldom fires too
 
 
-class Activation:
-    """Runs nodes that work on each value by itself."""
-
-    def __init__(self, proto: onnx.ModelProto) -> None:
-        self.session = open_session(proto)
-        self.read, self.made = proto.graph.input[0].name, proto.graph.output[0].name
-
-    def __call__(self, values: Array) -> Array:
-        """Return the activation of a layer's values."""
-        return run_session(self.session, [self.made], {self.read: values})[0]
-
-
-def activation_of(pair: PairedGraph, place: int) -> Activation | None:
+def activation_of(pair: PairedGraph, place: int) -> Callable[[Array], Array] | None:
     """Return the activation of the first output of the node at a place, None if there is none.
 
     It is as many nodes as work on each value by itself, have one tensor that is read behind them, and
@@ -47,7 +35,8 @@ def activation_of(pair: PairedGraph, place: int) -> Activation | None:
         nodes = taken[:count]
         left = _still_read(pair, output, nodes)
         if len(left) == 1 and any(node.op_type in ACTIVATIONS for node in nodes):
-            return Activation(pair.as_model(nodes, [output], left))
+            session = open_session(pair.as_model(nodes, [output], left))
+            return lambda values: run_session(session, left, {output: values})[0]
     return None
 
 

@@ -8,6 +8,7 @@ Correction" (2019), section 4.1; G. Xiao et al., "SmoothQuant" (2023), equation 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -152,17 +153,10 @@ def _room(channels: Channels, extremes: Mapping[str, Extremes]) -> Values:
 
 def _largest_weights(weight: Floats, edit: Edit) -> Values:
     """Return for each input channel its largest weight, relative to the largest of that output."""
-    if edit.groups > 1:
-        taps = np.abs(weight).reshape(edit.groups, -1, weight.shape[1], np.prod(weight.shape[2:]))
-        rows = taps.max(axis=3)
-        share = rows / np.maximum(rows.max(axis=2, keepdims=True), TINY)
-        return np.asarray(share.max(axis=1).reshape(-1), np.float64)
-    moved = np.abs(np.moveaxis(weight, edit.axis, 0))
-    rows = moved.reshape(len(moved), -1)
-    if edit.axis != 0:
-        rows = moved.reshape(*moved.shape[:2], -1).max(axis=2)
-    share = rows / np.maximum(rows.max(axis=0, keepdims=True), TINY)
-    return np.asarray(share.max(axis=1), np.float64)
+    taps = np.abs(np.moveaxis(weight, edit.axis, 1))
+    rows = taps.reshape(edit.groups, -1, taps.shape[1], math.prod(taps.shape[2:])).max(axis=3)
+    share = rows / np.maximum(rows.max(axis=2, keepdims=True), TINY)
+    return np.asarray(share.max(axis=1).reshape(-1), np.float64)
 
 
 def find_affines(graph: gs.Graph, placement: Placement) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from time import monotonic as now
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,6 @@ from trtcal.ptq.optimizations import (
     ImproveOptions,
     OutOfTimeError,
     State,
-    now,
 )
 from trtcal.ptq.reconstruction import samples_in_memory
 from trtcal.quantization import Plan, QuantizedModel, find_layers, quantize, tensors_to_observe
@@ -94,20 +94,9 @@ class Improved(Shown):
 
     def overview(self) -> Overview:
         """Return the optimizations that were tried, and which of them are kept."""
-        columns: Columns = {
-            "optimization": "{name}",
-            "loss": "{value:.4g}",
-            "SQNR dB": "{loss.sqnr_db:.2f}",
-            "disagreement %": "{loss.disagreement:.2f}",
-            "": lambda each: "kept" if each.kept else "not kept",
-        }
-        kept = [each for each in self.tries if each.kept]
-        title = f"Improved {self.optimized.name}: {len(kept)} of {len(self.tries)} tries kept"
-        gain = (
-            f"SQNR {self.tries[0].loss.sqnr_db:.1f} dB, then {kept[-1].loss.sqnr_db:.1f} dB with "
-        )
-        facts = (gain + ", ".join(each.name for each in kept), *self.warnings)
-        return Overview(title, facts, things=self.tries, columns=columns)
+        view = tries_overview(self.optimizations.record)
+        title = f"Improved {self.optimized.name}: {view.title}"
+        return replace(view, title=title, facts=(*view.facts, *self.warnings))
 
     @cached_property
     def quantized(self) -> QuantizedModel:
@@ -119,6 +108,28 @@ class Improved(Shown):
         write_document(record, write_optimizations(optimizations, self.optimizations))
         if self.plan.ranged:
             self.calibration.write(ranges)
+
+
+def tries_overview(record: Document) -> Overview:
+    """Return what the record of optimizations says that was tried, and which of it is kept."""
+    loss = {"sqnr": "noise, mean dB", "kl": "KL, nats"}.get(record["objective"], "-metric")
+    columns: Columns = {
+        "optimization": "{name}",
+        loss: "{value:.4g}",
+        "SQNR dB": lambda row: _decibels(row["loss"]["noise"]),
+        "disagreement %": "{loss[disagreement]:.2f}",
+        "": lambda row: "kept" if row["kept"] else "not kept",
+    }
+    tries = record["tries"]
+    kept = [row for row in tries if row["kept"]]
+    first, last = (_decibels(row["loss"]["noise"]) for row in (tries[0], kept[-1]))
+    gain = f"SQNR {first} dB, then {last} dB with " + ", ".join(row["name"] for row in kept)
+    title = f"{len(kept)} of {len(tries)} tries kept"
+    return Overview(title, [gain], things=tries, columns=columns)
+
+
+def _decibels(noise: float | None) -> str:
+    return f"{-10 * math.log10(noise):.2f}" if noise else "-"
 
 
 @dataclass(frozen=True)

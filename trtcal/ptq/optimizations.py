@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from time import monotonic
+from time import monotonic as now
 
 import onnx
 
@@ -88,7 +88,7 @@ class Context:
     """What optimizations work with: the prepared model, and samples to fit to.
 
     `samples` of `fit` are used, and `in_memory` of them layer by layer. `until` is when time is over,
-    by `now`. `build` gives the prepared model with changes.
+    by `time.monotonic`. `build` gives the prepared model with changes.
     """
 
     prepared: Model
@@ -130,11 +130,6 @@ class Context:
         with reporter(f"observing {len(tensors)} tensors", len(self.fit)) as advance:
             options = ObserveOptions(batch=BATCH)
             return observe(model, self.fit, tensors, options, advance)
-
-
-def now() -> float:
-    """Return the time in seconds."""
-    return monotonic()
 
 
 Apply = Callable[[Context, State, Mapping[str, Calibration]], Sequence[State]]

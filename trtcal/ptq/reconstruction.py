@@ -11,6 +11,7 @@ Sources: M. Nagel et al., "Data-Free Quantization Through Weight Equalization an
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,10 +20,10 @@ from onnx import numpy_helper
 from threadpoolctl import threadpool_limits
 
 from trtcal.backends.lowering import lower
-from trtcal.backends.sessions import Array, Session, give_back, open_session, run_session, runs_of
+from trtcal.backends.sessions import Array, Session, give_back, open_session, runs_of
 from trtcal.backends.trial import try_together
 from trtcal.calibration.job import tensor_bytes
-from trtcal.data import Dataset
+from trtcal.data import Dataset, Feeds
 from trtcal.data.dataset import batch_for
 from trtcal.evaluate.caches import SpillCache
 from trtcal.evaluate.search.segments import PairedGraph, Segment
@@ -102,7 +103,7 @@ class _Step:
         return along(shift, values.ndim, self.axis).astype(np.float32)
 
 
-class LayerwiseReconstruction:
+class LayerwiseReconstruction(AbstractContextManager["LayerwiseReconstruction"]):
     """Reconstructs layers on samples of a dataset, from the first on. A context manager.
 
     Layers that the samples do not reach, and those without constant weights, stay as they are.
@@ -125,9 +126,6 @@ class LayerwiseReconstruction:
         self.spill = SpillCache(ROOM)
         self.batches = 0
         self.masks: list[Mask] = []
-
-    def __enter__(self) -> LayerwiseReconstruction:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.spill.close()
@@ -236,20 +234,11 @@ class LayerwiseReconstruction:
 
         With a step `quantized`, the segment gets the input of that layer as Q and DQ give it.
         """
-        last = self.pair.last
         for number in range(self.batches):
-            known = self.spill.get(side, number)
-            tensors = dict(known)
+            known, instead = self.spill.get(side, number), Feeds()
             if quantized is not None:
-                tensors[quantized.read] = self._quantized(quantized, number)
-            fed = {name: tensors[name] for name in segment.inputs}
-            outputs = run_session(session, segment.outputs, fed)
-            after = {**known, **dict(zip(segment.outputs, outputs, strict=True))}
-            later = {
-                name: values
-                for name, values in after.items()
-                if last.get(name, -1) >= segment.stop or name in kept
-            }
+                instead = {quantized.read: self._quantized(quantized, number)}
+            later = self.pair.step(session, segment, known, kept, instead)
             self.spill.keep(side, number, later)
 
     def _reconstruct(

@@ -13,7 +13,7 @@ import onnx
 from calibrators import Histogram
 from trtcal.calibration import Observation
 from trtcal.documents import Document
-from trtcal.evaluate.layerwise import find_sites
+from trtcal.evaluate.layerwise import SiteFinder
 from trtcal.evidence.diagnosis.reasons import DEQUANTIZE, QUANTIZE, TRANSPARENT
 from trtcal.model.tensors import constants_of, producers_of
 from trtcal.ranges import Calibration
@@ -35,7 +35,7 @@ def wire(proto: onnx.ModelProto, nodes: Collection[str]) -> Document:
     constants = constants_of(proto.graph)
     limits = {
         site.tensor: float(site.scale.reshape(-1)[0]) * site.top
-        for site in find_sites(proto)[0]
+        for site in SiteFinder(proto).sites
         if site.scale.size == 1 and not site.is_weight
     }
     return {

@@ -7,19 +7,18 @@ Each QuantizeLinear on an activation stands for an interval: scale * (q - zero_p
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
 from calibrators.range import LEVELS, amax_of, problem
 from trtcal.calibration.formats.table import UNKNOWN, foreign, imported
 from trtcal.errors import InputError
 from trtcal.formats import FORMATS
 from trtcal.model import Model
-from trtcal.model.files import quantized_type, subgraphs_of
+from trtcal.model.files import array_of, quantized_type, subgraphs_of
 from trtcal.model.tensors import constants_of, producers_of
 from trtcal.quantization.qdq import quantization_record
 from trtcal.ranges import Calibration, TensorRange
@@ -92,7 +91,7 @@ class _Graph:
         """Return a QuantizeLinear's range, or why it has none that INT8 or FP8 could use."""
         if any(name and name not in self.values for name in node.input[1:3]):
             return "its scale is computed, not constant"
-        scales, kind = _array(self.values[node.input[1]]), self.kind_of(node)
+        scales, kind = array_of(self.values[node.input[1]]).astype(np.float64), self.kind_of(node)
         if kind not in (*LIMITS, TensorProto.FLOAT8E4M3FN):
             name = TensorProto.DataType.Name(kind).lower()
             return f"it is quantized to {name}, not to an integer type or float8e4m3fn"
@@ -101,7 +100,9 @@ class _Graph:
             return wrong[0] if wrong else "its scale is empty"
         if kind not in LIMITS:
             return scaled(scales, FORMATS["fp8"].top)
-        zeros = _array(self.values[node.input[2]]) if any(node.input[2:]) else np.zeros(1)
+        zeros = np.zeros(1)
+        if any(node.input[2:]):
+            zeros = array_of(self.values[node.input[2]]).astype(np.float64)
         return interval(scales, zeros, *LIMITS[kind])
 
     def kind_of(self, node: onnx.NodeProto) -> int:
@@ -140,7 +141,3 @@ def _larger(first: TensorRange | None, second: TensorRange) -> TensorRange:
     wide, narrow = (first, second) if first.amax > second.amax else (second, first)
     note = f"also quantized with amax {narrow.amax:.6g}"
     return imported(wide.amax, "; ".join(filter(None, [wide.note, note])))
-
-
-def _array(tensor: Any) -> npt.NDArray[np.float64]:
-    return np.asarray(numpy_helper.to_array(tensor)).astype(np.float64)

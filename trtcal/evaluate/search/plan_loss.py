@@ -107,8 +107,7 @@ class Reference(AbstractContextManager["Reference"]):
             batches = self.dataset.batches(size, self.start, stop)
             labels = None if labels is None else labels[self.start : stop]
             self.known = Recording(run, batches, labels, ROOM, os.cpu_count() or 1)
-            first = self.known.first  # read here: batches are measured in several threads
-            self.reader.read(first.expected, first.size, first.labels, first.inputs)
+            self.reader.read(self.known.first)  # here: batches are measured in several threads
         return self.known
 
     def rows(self, proto: onnx.ModelProto) -> Rows | None:

@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
 from types import MappingProxyType
@@ -29,8 +29,8 @@ from trtcal.evaluate.per_sample import Values
 from trtcal.evaluate.replay import Recording
 from trtcal.evaluate.tasks import TaskReader
 from trtcal.model import Model
-from trtcal.model.files import embedded, stand_in
-from trtcal.model.graph import reads
+from trtcal.model.files import stand_in
+from trtcal.model.graph import part_of, reads
 from trtcal.model.ops import MULTIPLIES, QDQ
 from trtcal.model.tensors import producers_of
 from trtcal.quantization import Plan, find_layers, quantize
@@ -122,19 +122,27 @@ class PairedGraph:
         self, nodes: Sequence[onnx.NodeProto], inputs: Sequence[str], outputs: Sequence[str]
     ) -> onnx.ModelProto:
         """Return nodes as a model, with the constants that they read."""
-        read = {name for node in nodes for name in reads(node)}
-        graph = onnx.GraphProto(name="segment", node=nodes)
-        constants = sorted(name for name in read if name in self.tensors)
-        graph.initializer.extend(embedded(self.tensors[name]) for name in constants)
-        graph.input.extend(self._value(name) for name in inputs)
-        graph.output.extend(self._value(name) for name in outputs)
-        like = self.quantized
-        return onnx.ModelProto(
-            graph=graph,
-            ir_version=like.ir_version,
-            opset_import=like.opset_import,
-            functions=like.functions,
-        )
+        first, last = (map(self._value, names) for names in (inputs, outputs))
+        return part_of(self.quantized, nodes, self.tensors, first, last)
+
+    def step(
+        self,
+        session: Session,
+        segment: Segment,
+        values: Feeds,
+        kept: Collection[str] = (),
+        instead: Feeds | None = None,
+    ) -> Feeds:
+        """Run a segment; return what later nodes read, and what is `kept`; it reads `instead` first."""
+        read = values | (instead or {})
+        inputs = {name: read[name] for name in segment.inputs}
+        results = run_session(session, segment.outputs, inputs)
+        after = {**values, **dict(zip(segment.outputs, results, strict=True))}
+        return {
+            name: value
+            for name, value in after.items()
+            if self.last.get(name, -1) >= segment.stop or name in kept
+        }
 
     def _pairs(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """Yield the Q and DQ before a quantized node, each after what it reads."""
@@ -245,7 +253,7 @@ class Rerun(AbstractContextManager["Rerun"]):
         try:
             first = self.recording.first  # read here: batches are measured in several threads
             outputs = {name: first.expected[name] for name in self.pair.outputs}
-            self.reader.read(outputs, first.size, first.labels, first.inputs)
+            self.reader.read(replace(first, expected=outputs))
             self.rows = joined(
                 self.recording.rerun(partial(self._through, "int8", 0), self.figures)
             )
@@ -338,15 +346,8 @@ class Rerun(AbstractContextManager["Rerun"]):
     ) -> Feeds:
         for place in range(start, len(self.parts)):
             session = instead.get(place, self.sessions[kind, place])
-            values = self._step(session, self.parts[place], values)
+            values = self.pair.step(session, self.parts[place], values)
         return values
-
-    def _step(self, session: Session, segment: Segment, values: Feeds) -> Feeds:
-        inputs = {name: values[name] for name in segment.inputs}
-        results = run_session(session, segment.outputs, inputs)
-        after = {**values, **dict(zip(segment.outputs, results, strict=True))}
-        last = self.pair.last
-        return {name: value for name, value in after.items() if last.get(name, -1) >= segment.stop}
 
     @staticmethod
     def _open(part: onnx.ModelProto) -> Session:
@@ -356,5 +357,5 @@ class Rerun(AbstractContextManager["Rerun"]):
 
     def _advance(self, kind: str, number: int) -> None:
         session, segment = self.sessions[kind, self.place], self.parts[self.place]
-        values = self._step(session, segment, self._kept(kind, number))
+        values = self.pair.step(session, segment, self._kept(kind, number))
         self.recording.spill.keep(kind, number, values)

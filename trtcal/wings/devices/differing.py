@@ -25,7 +25,7 @@ from trtcal.backends.sessions import Array
 from trtcal.backends.taps import Inside
 from trtcal.documents import Document
 from trtcal.errors import BackendError, InputError, some
-from trtcal.evaluate.layerwise import find_sites
+from trtcal.evaluate.layerwise import SiteFinder
 from trtcal.model import Model, TensorSpec
 from trtcal.model.tensors import constants_of, producers_of
 from trtcal.reporting.text import count
@@ -59,7 +59,7 @@ def first_difference(
     simulated, moved = (
         _run(proto, known, feeds, model) for proto in (model.proto, _moved(model.proto))
     )
-    sites = (site for site in find_sites(model.proto)[0] if not site.is_weight)
+    sites = (site for site in SiteFinder(model.proto).sites if not site.is_weight)
     steps = {site.tensor: float(site.scale.max()) for site in sites}
     rows = [
         (name, *_held(values, simulated[name], moved[name], steps.get(name)))
@@ -83,7 +83,7 @@ def first_difference(
 
 def sentence_of(difference: Document, model: Model) -> str:
     """Return what a comparison of tensors shows."""
-    simulation = "the simulated Q/DQ" if find_sites(model.proto)[0] else "the float model"
+    simulation = "the simulated Q/DQ" if SiteFinder(model.proto).sites else "the float model"
     compared = f"{count(difference['compared'], 'tensor')} compared"
     if difference["tensor"] is None:
         return f"of {compared} none differs from {simulation} by more than rounding allows"

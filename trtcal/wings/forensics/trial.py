@@ -101,7 +101,12 @@ class Trial:
         data = inputs.calibration_data.fingerprint, inputs.evaluation_data.fingerprint
         options = (config.calibration, config.evaluation, config.build, config.task, config.outputs)
         read_as = (config.data, config.images)
-        made_of = [inputs.model.fingerprint, inputs.graph, *data, *map(str, (*options, *read_as))]
+        made_of = [
+            inputs.model.fingerprint,
+            inputs.preparation.graph,
+            *data,
+            *map(str, (*options, *read_as)),
+        ]
         made_of += [str(inputs.plans.get(self.variant)), str(sorted(mix.ranges.items()))]
         return digest_bytes(canonical_json(made_of))
 
