@@ -197,19 +197,13 @@ def _float_between_int8(flow: Flow) -> Iterator[Finding]:
 
 
 def _reformat(reformat: Reformat) -> Finding:
-    where = _between(reformat.before, reformat.after)
-    return Finding(
-        "silent_reformat",
-        reformat.layer,
-        f"a copy {where} changes {reformat.why}",
-        "the builder inserted it without a message, because the layers around it need different "
-        "formats",
-        "give both neighbours the same precision, or give the tensor a channel count that is a "
-        "multiple of 32 (INT8) or of 8 (FP16); at an input or output of the network, use the "
-        "format of the engine",
-        (Evidence("layer", reformat.layer, f"origin {reformat.origin or 'unknown'}"),),
-        Cost(reformat.time_ms, reformat.moved_bytes),
-    )
+    what = f"a copy {_between(reformat.before, reformat.after)} changes {reformat.why}"
+    needs = "because the layers around it need different formats"
+    why = f"the builder inserted it without a message, {needs}"
+    fix = KINDS["silent_reformat"].fixes["copy"]
+    evidence = Evidence("layer", reformat.layer, f"origin {reformat.origin or 'unknown'}")
+    cost = Cost(reformat.time_ms, reformat.moved_bytes)
+    return Finding("silent_reformat", reformat.layer, what, why, fix, (evidence,), cost)
 
 
 def _unfused_finding(qdq: Unfused) -> Finding:
