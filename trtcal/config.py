@@ -212,7 +212,9 @@ SCRIPTS = Kind(
 )
 TABLE = Kind("a table", lambda value: isinstance(value, dict))
 TABLES = Kind(
-    "a list of tables", lambda value: isinstance(value, list) and all(map(TABLE.fits, value)), tuple
+    "a list of tables",
+    lambda value: isinstance(value, (list, tuple)) and all(map(TABLE.fits, value)),
+    tuple,
 )
 SCALAR = Kind(
     "a number or a string",

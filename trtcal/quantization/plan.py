@@ -122,10 +122,6 @@ class Decision:
         return f"{self.by}: {self.reason}" if self.reason else self.by
 
 
-def _rules(value: Any) -> tuple[Rule, ...]:
-    return read_sections(Rule, WRITE_PLAN, list(value) if isinstance(value, tuple) else value)
-
-
 @dataclass(frozen=True)
 class Plan(Shown):
     """A precision for every layer: `layers` by node name, then `rules` in order, then `default`.
@@ -144,7 +140,7 @@ class Plan(Shown):
 
     default: str = key(TEXT, "int8")
     layers: dict[str, str] = key(partial(by_name, TEXT), dict)
-    rules: tuple[Rule, ...] = key(_rules, ())
+    rules: tuple[Rule, ...] = key(partial(read_sections, Rule, WRITE_PLAN), ())
     second_qdq: tuple[str, ...] = key(NAMES, ())
     rest: str | None = key(TEXT, None)
     block_size: int = key(COUNT, BLOCK_SIZES[0])
