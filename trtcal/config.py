@@ -1,6 +1,7 @@
 """`trtcal.toml`: its keys, their types and defaults, and the errors that name a wrong one.
 
-The dataclasses are the schema: every field is a key, and `key` says which values it takes.
+The dataclasses are the schema: every field is a key, and `key` says which values it takes. What the
+keys mean is in `config.toml`.
 """
 
 from __future__ import annotations
@@ -93,23 +94,18 @@ class Kind:
 def key(
     read: Callable[[Any], Any],
     default: Any = MISSING,
-    about: str = "",
     *,
-    unset: str = "",
     example: str = "",
     name: str = "",
 ) -> Any:
     """Return a field whose TOML value `read` checks and converts; without a default it is required.
 
-    `read` raises `WrongKeyError`. A default that can be called makes the value. `about` says what the
-    key means, `unset` in words what holds where it is not given ("none" for what is empty then). `name`
-    is the key where it is not the field's name, `example` a right value in TOML: without it the
-    default, or the kind's.
+    `read` raises `WrongKeyError`. A default that can be called makes the value. `name` is the key where
+    it is not the field's name, `example` a right value in TOML: without it the default, or the kind's.
     """
-    unset = unset or ("none" if default in (None, (), dict) else "")
     if not example and isinstance(default, (bool, int, float, str, tuple)) and default:
         example = json.dumps(default)
-    metadata = {"read": read, "name": name, "example": example, "about": about, "unset": unset}
+    metadata = {"read": read, "name": name, "example": example}
     if callable(default):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -216,7 +212,9 @@ SCRIPTS = Kind(
 )
 TABLE = Kind("a table", lambda value: isinstance(value, dict))
 TABLES = Kind(
-    "a list of tables", lambda value: isinstance(value, list) and all(map(TABLE.fits, value)), tuple
+    "a list of tables",
+    lambda value: isinstance(value, (list, tuple)) and all(map(TABLE.fits, value)),
+    tuple,
 )
 SCALAR = Kind(
     "a number or a string",
@@ -353,9 +351,9 @@ def read_sections(kind: type[Section], example: str, value: object) -> tuple[Sec
     return tuple(by_name(partial(read_section, kind, example=example), numbered).values())
 
 
-def section(kind: type[Section], about: str) -> Any:
+def section(kind: type[Section]) -> Any:
     """Return a field that is a table of its own, whose keys all have defaults."""
-    return key(partial(read_section, kind), kind, about)
+    return key(partial(read_section, kind), kind)
 
 
 @dataclass(frozen=True)
@@ -371,34 +369,17 @@ class ImagesConfig(Shown):
     'bilinear'
     """
 
-    channels: str = key(
-        one_of("RGB", "BGR", "gray"), about="The channels that the model takes, in its order."
-    )
-    layout: str = key(one_of("NCHW", "NHWC"), about="The order of the model's axes.")
-    scale: float = key(FACTOR, about="What each pixel, from 0 to 255, is multiplied by.")
-    mean: tuple[float, ...] = key(
-        NUMBERS, (0.0,), "Subtracted from the scaled pixels, for all channels or each.", unset="0"
-    )
-    std: tuple[float, ...] = key(
-        NUMBERS, (1.0,), "What the result is divided by, for all channels or each.", unset="1"
-    )
-    resize: int | tuple[int, int] | None = key(
-        SIDES, None, "The shorter side in pixels, or height and width.", unset="not resized"
-    )
-    crop: tuple[int, int] | None = key(
-        CROP, None, "Height and width in pixels of the part cut from the middle.", unset="not cut"
-    )
+    channels: str = key(one_of("RGB", "BGR", "gray"))
+    layout: str = key(one_of("NCHW", "NHWC"))
+    scale: float = key(FACTOR)
+    mean: tuple[float, ...] = key(NUMBERS, (0.0,))
+    std: tuple[float, ...] = key(NUMBERS, (1.0,))
+    resize: int | tuple[int, int] | None = key(SIDES, None)
+    crop: tuple[int, int] | None = key(CROP, None)
     interpolation: str = key(
-        one_of("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"),
-        "bilinear",
-        "The filter that resizes.",
+        one_of("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"), "bilinear"
     )
-    alpha: str | None = key(
-        one_of("black", "white", "drop"),
-        None,
-        "What is behind transparent pixels; `drop` ignores the transparency.",
-        unset="transparent pixels are an error",
-    )
+    alpha: str | None = key(one_of("black", "white", "drop"), None)
 
     def __post_init__(self) -> None:
         count = 1 if self.channels == "gray" else 3
@@ -413,70 +394,33 @@ class ImagesConfig(Shown):
 class DataConfig(Shown):
     """Settings of all data of a model."""
 
-    constants: dict[str, Any] = key(
-        partial(by_name, CONSTANT), dict, "Inputs that are the same for all samples, by name."
-    )
-    states: dict[str, str] = key(
-        partial(by_name, TEXT), dict, "Outputs that are the next sample's input: output to input."
-    )
-    sample_axis: bool = key(
-        FLAG, True, "`false` if the inputs have no axis for samples: each feed is one sample."
-    )
+    constants: dict[str, Any] = key(partial(by_name, CONSTANT), dict)
+    states: dict[str, str] = key(partial(by_name, TEXT), dict)
+    sample_axis: bool = key(FLAG, True)
 
 
 @dataclass(frozen=True)
 class PrepareConfig(Shown):
     """Preparation passes to skip, those to add that run on request only, and scripts with others."""
 
-    skip: tuple[str, ...] = key(
-        STRINGS, (), "Preparation passes to leave out: `trtcal prepare --list` has their names."
-    )
-    add: tuple[str, ...] = key(STRINGS, (), "Preparation passes to add that run on request only.")
-    passes: tuple[Path, ...] = key(
-        SCRIPTS, (), "Python files with passes of your own, which run last; needs `--trust`."
-    )
+    skip: tuple[str, ...] = key(STRINGS, ())
+    add: tuple[str, ...] = key(STRINGS, ())
+    passes: tuple[Path, ...] = key(SCRIPTS, ())
 
 
 @dataclass(frozen=True)
 class CalibrationConfig(Shown):
     """The data and methods to calibrate with."""
 
-    data: Path | None = key(
-        FILE_NAME, None, "The data: a file, a folder or a script.", unset="needed for `trtcal run`"
-    )
-    labels: str | Path | None = key(
-        LABELLED_BY, None, "Where the labels of the samples are; `.npz` files have their own."
-    )
-    methods: tuple[str, ...] = key(
-        STRINGS,
-        (),
-        "Calibration methods; each one gives a variant.",
-        example='["minmax", "entropy"]',
-        unset="`method`, else minmax, percentile and entropy",
-    )
-    method: str = key(
-        TEXT,
-        "",
-        "The method whose ranges plans use.",
-        unset="percentile if it is among `methods`, else the first",
-    )
-    batch: int = key(COUNT, 32, "Samples that are run together.")
-    workers: int = key(COUNT, 1, "Processes that observe the data; they share the cores.")
-    improve: str = key(
-        one_of(*IMPROVE),
-        "auto",
-        "When INT8 is optimized without training, which gives one more variant: with `fast` where it "
-        "misses a limit or loses more than noise (`auto`), always (`fast`, `best`), or never (`off`).",
-    )
-    improve_time_limit_s: float = key(
-        NUMBER, 600.0, "The most time that one optimization takes, in seconds."
-    )
-    parameters: dict[str, Parameters] = key(
-        partial(by_name, partial(by_name, SCALAR)),
-        dict,
-        "Parameters of methods: a table for each method.",
-        unset="those of the method",
-    )
+    data: Path | None = key(FILE_NAME, None)
+    labels: str | Path | None = key(LABELLED_BY, None)
+    methods: tuple[str, ...] = key(STRINGS, (), example='["minmax", "entropy"]')
+    method: str = key(TEXT, "")
+    batch: int = key(COUNT, 32)
+    workers: int = key(COUNT, 1)
+    improve: str = key(one_of(*IMPROVE), "auto")
+    improve_time_limit_s: float = key(NUMBER, 600.0)
+    parameters: dict[str, Parameters] = key(partial(by_name, partial(by_name, SCALAR)), dict)
 
     def __post_init__(self) -> None:
         if not self.methods:
@@ -490,59 +434,28 @@ class CalibrationConfig(Shown):
 class EvaluationConfig(Shown):
     """The data to compare on, and how."""
 
-    data: Path | None = key(
-        FILE_NAME,
-        None,
-        "Data to judge on: a file, a folder or a script.",
-        unset="30 % of the calibration data, which are held back",
-    )
-    labels: str | Path | None = key(
-        LABELLED_BY, None, "Where the labels of the samples are; `.npz` files have their own."
-    )
-    batch: int = key(COUNT, 32, "Samples that are run together.")
-    rounds: int | None = key(
-        COUNT, None, "Timed runs of a variant.", unset="60 where limits or prices need it, else few"
-    )
-    slices: Path | None = key(
-        FILE_NAME, None, "A CSV of attributes: their names in line 1, then a row for each sample."
-    )
-    metric: Path | None = key(
-        FILE_NAME,
-        None,
-        "A Python file with `metric(outputs, labels)`, which returns names and values of a sample's "
-        "figures; higher is better. Needs `--trust`.",
-    )
-    layer_samples: int = key(
-        COUNT, 64, "Samples on which the error is followed from tensor to tensor."
-    )
-    stop_early: bool = key(FLAG, True, "Whether a variant that cannot win any more is stopped.")
+    data: Path | None = key(FILE_NAME, None)
+    labels: str | Path | None = key(LABELLED_BY, None)
+    batch: int = key(COUNT, 32)
+    rounds: int | None = key(COUNT, None)
+    slices: Path | None = key(FILE_NAME, None)
+    metric: Path | None = key(FILE_NAME, None)
+    layer_samples: int = key(COUNT, 64)
+    stop_early: bool = key(FLAG, True)
 
 
 @dataclass(frozen=True)
 class PlanConfig(Shown):
     """A plan, as in a plan's JSON, the method whose ranges it takes, and whether to improve it."""
 
-    layers: dict[str, str] = key(_texts, dict, "Precisions of single layers by their names.")
-    default: str = key(TEXT, "int8", "The precision of every other layer.")
-    method: str | None = key(
-        TEXT, None, "The method whose ranges the plan takes.", unset="`method` of `[calibration]`"
-    )
-    rules: tuple[dict[str, Any], ...] = key(
-        TABLES, (), "Precisions by pattern, operator or other traits, as in a plan's JSON."
-    )
-    second_qdq: tuple[str, ...] = key(
-        STRINGS, (), "Nodes that read in INT8 through a second Q/DQ pair, as in a plan's JSON."
-    )
-    rest: str | None = key(
-        one_of("fp16", "fp32"), None, "The precision of the rest.", unset="`rest` of `[build]`"
-    )
-    block_size: int = key(COUNT, 128, "Weights in INT4 that share a scale: 128 or 64.")
-    improve: str | None = key(
-        one_of(*EFFORTS),
-        None,
-        "The effort of post-training optimization for this plan, which gives one more variant.",
-        unset="no such variant",
-    )
+    layers: dict[str, str] = key(_texts, dict)
+    default: str = key(TEXT, "int8")
+    method: str | None = key(TEXT, None)
+    rules: tuple[dict[str, Any], ...] = key(TABLES, ())
+    second_qdq: tuple[str, ...] = key(STRINGS, ())
+    rest: str | None = key(one_of("fp16", "fp32"), None)
+    block_size: int = key(COUNT, 128)
+    improve: str | None = key(one_of(*EFFORTS), None)
 
 
 def _plans(value: object) -> dict[str, PlanConfig]:
@@ -556,29 +469,11 @@ def _plans(value: object) -> dict[str, PlanConfig]:
 class BuildConfig(Shown):
     """Targets, shapes and the time limit of builds."""
 
-    targets: tuple[str, ...] = key(
-        STRINGS,
-        (),
-        "What to build for: `cpu`, a GPU's name, its architecture, or a device (`@NAME`).",
-        example='["cpu", "sm89"]',
-        unset="cpu and sm89 in `trtcal run`; `trtcal build` needs one",
-    )
-    shapes: dict[str, str] = key(
-        _texts,
-        dict,
-        "Shapes of dynamic inputs as `min:opt:max`, by the input's name.",
-        unset="batches of 1, 8 and 32; other sizes from the data",
-    )
-    time_limit_s: float = key(NUMBER, 1800.0, "The most time that one build takes, in seconds.")
-    fp16: bool = key(
-        FLAG, True, "Whether a variant in FP16 stands beside those in INT8 where a target is a GPU."
-    )
-    rest: str | None = key(
-        one_of("fp16", "fp32"),
-        None,
-        "The precision of what stays in float.",
-        unset="fp16 where a target is a GPU, else fp32",
-    )
+    targets: tuple[str, ...] = key(STRINGS, (), example='["cpu", "sm89"]')
+    shapes: dict[str, str] = key(_texts, dict)
+    time_limit_s: float = key(NUMBER, 1800.0)
+    fp16: bool = key(FLAG, True)
+    rest: str | None = key(one_of("fp16", "fp32"), None)
 
     @property
     def run_targets(self) -> tuple[str, ...]:
@@ -618,17 +513,10 @@ WORD = Kind(
 class DeviceConfig(Shown):
     """A machine that trtcal reaches by ssh, where it builds, runs and times engines."""
 
-    host: str = key(HOST, about="The machine: `user@host`, or `ssh://user@host:port`.")
-    python: str = key(WORD, "python3", "The Python there, 3.8 or later.")
-    container: str | None = key(
-        WORD,
-        None,
-        "The image of a container to work in.",
-        example='"nvcr.io/nvidia/tensorrt:25.03-py3"',
-    )
-    folder: str | None = key(
-        WORD, None, "The folder there for all files of trtcal.", unset="`.cache/trtcal-device`"
-    )
+    host: str = key(HOST)
+    python: str = key(WORD, "python3")
+    container: str | None = key(WORD, None, example='"nvcr.io/nvidia/tensorrt:25.03-py3"')
+    folder: str | None = key(WORD, None)
 
 
 def is_device(target: str) -> bool:
@@ -684,10 +572,8 @@ def explaining() -> Iterator[None]:
 class ReportConfig(Shown):
     """The price of an hour of the machine where latency is measured, for the cost of inferences."""
 
-    price_per_hour: float | None = key(
-        RATE, None, "The price of an hour of the machine that measures latency.", unset="no costs"
-    )
-    currency: str = key(CURRENCY, "USD", "The currency of the price.")
+    price_per_hour: float | None = key(RATE, None)
+    currency: str = key(CURRENCY, "USD")
 
 
 PRICINGS = ("on-demand", "spot", "reserved")
@@ -697,22 +583,12 @@ PRICINGS = ("on-demand", "spot", "reserved")
 class CostConfig(Shown):
     """Who a run is for, and what serves the model: for costs by tag and over time."""
 
-    tags: dict[str, str] = key(
-        read_tags, dict, "Tags of the runs, such as a team: any key to a text."
-    )
-    inferences_per_month: float | None = key(
-        RATE, None, "Inferences in a month, for its cost.", unset="cost per million inferences only"
-    )
-    instance: str | None = key(
-        LABEL, None, "The machine's type, as a table of prices has it.", unset="found by its GPU"
-    )
-    region: str | None = key(
-        LABEL, None, "The machine's region, as a table of prices has it.", unset="found by its GPU"
-    )
-    pricing: str = key(one_of(*PRICINGS), "on-demand", "How the machine is paid.")
-    prices: Path | None = key(
-        FILE_NAME, None, "A table of prices in TOML.", unset="the one that comes with trtcal"
-    )
+    tags: dict[str, str] = key(read_tags, dict)
+    inferences_per_month: float | None = key(RATE, None)
+    instance: str | None = key(LABEL, None)
+    region: str | None = key(LABEL, None)
+    pricing: str = key(one_of(*PRICINGS), "on-demand")
+    prices: Path | None = key(FILE_NAME, None)
 
     def to_document(self) -> dict[str, Any]:
         """Return the record of it in a run: nothing where nothing is set."""
@@ -740,25 +616,14 @@ ACTIONS = Kind(
 class CheckpointConfig(Shown):
     """What `trtcal trace verify` does about a delta: run again what made it, raise the alert."""
 
-    on_delta: tuple[str, ...] = key(
-        ACTIONS,
-        (RERUN, ALERT),
-        "What `trtcal trace verify` does about a delta: make it once more, send the alert.",
-        example=ACTIONS.example,
-    )
+    on_delta: tuple[str, ...] = key(ACTIONS, (RERUN, ALERT), example=ACTIONS.example)
 
 
 @dataclass(frozen=True)
 class StoreConfig(Shown):
     """Where `trtcal store` keeps runs: a folder, or s3://bucket/prefix."""
 
-    url: str | None = key(
-        TEXT,
-        None,
-        "Where `trtcal store` keeps runs: a folder, or `s3://bucket/prefix`.",
-        example='"s3://bucket/prefix"',
-        unset="`--store`",
-    )
+    url: str | None = key(TEXT, None, example='"s3://bucket/prefix"')
 
 
 @dataclass(frozen=True)
@@ -777,57 +642,26 @@ class Config(Shown):
 
     path: Path = Path(FILE)
     untrusted: tuple[Path, ...] = ()
-    model: Path | None = key(FILE_NAME, None, "The ONNX file.", unset="needed for `trtcal run`")
-    output: Path | None = key(
-        FILE_NAME, None, "The folder that a run writes.", unset="`reports` beside the file"
-    )
-    history: Path | None = key(
-        FILE_NAME,
-        None,
-        "The SQLite file of runs.",
-        unset="`trtcal/history.sqlite` in the user's data folder",
-    )
-    project: str | None = key(
-        TEXT,
-        None,
-        "The name of these runs in the history.",
-        unset="the model's file name and the digest of its graph",
-    )
-    task: Tasks = key(
-        TASK,
-        None,
-        "What the model is for: a task for all outputs, or one for each.",
-        unset="guessed for each output",
-        example='{ weather = "classification", ground = "segmentation" }',
-    )
-    outputs: tuple[str, ...] = key(STRINGS, (), "The outputs that count.", unset="all")
-    prepare: PrepareConfig = section(PrepareConfig, "The preparation passes.")
-    images: ImagesConfig | None = key(
-        partial(read_section, ImagesConfig),
-        None,
-        "How image files become what the model takes.",
-        unset="guessed by `trtcal init`; else needed for image files",
-    )
-    data: DataConfig = section(DataConfig, "What all data have in common.")
-    calibration: CalibrationConfig = section(
-        CalibrationConfig, "Data and methods to calibrate with."
-    )
-    evaluation: EvaluationConfig = section(EvaluationConfig, "Data to judge on, and how.")
-    plans: dict[str, PlanConfig] = key(
-        _plans, dict, "Mixed plans by name; each one gives a variant."
-    )
-    build: BuildConfig = section(BuildConfig, "What to build for.")
-    limits: tuple[Limit, ...] = key(_limits, (), "What must hold for a variant to ship.")
-    suppress: tuple[dict[str, str], ...] = key(
-        _suppressions, (), "Accepted findings, each with its reason."
-    )
-    report: ReportConfig = section(ReportConfig, "The price of the machine.")
-    cost: CostConfig = section(CostConfig, "Costs by tag and over time.")
-    checkpoint: CheckpointConfig = section(CheckpointConfig, "What happens about a delta.")
-    store: StoreConfig = section(StoreConfig, "Where runs are kept.")
-    devices: dict[str, DeviceConfig] = key(
-        read_devices, dict, "Machines to build, run and time on, by name; `@NAME` is their target."
-    )
+    model: Path | None = key(FILE_NAME, None)
+    output: Path | None = key(FILE_NAME, None)
+    history: Path | None = key(FILE_NAME, None)
+    project: str | None = key(TEXT, None)
+    task: Tasks = key(TASK, None, example='{ weather = "classification", ground = "segmentation" }')
+    outputs: tuple[str, ...] = key(STRINGS, ())
+    prepare: PrepareConfig = section(PrepareConfig)
+    images: ImagesConfig | None = key(partial(read_section, ImagesConfig), None)
+    data: DataConfig = section(DataConfig)
+    calibration: CalibrationConfig = section(CalibrationConfig)
+    evaluation: EvaluationConfig = section(EvaluationConfig)
+    plans: dict[str, PlanConfig] = key(_plans, dict)
+    build: BuildConfig = section(BuildConfig)
+    limits: tuple[Limit, ...] = key(_limits, ())
+    suppress: tuple[dict[str, str], ...] = key(_suppressions, ())
+    report: ReportConfig = section(ReportConfig)
+    cost: CostConfig = section(CostConfig)
+    checkpoint: CheckpointConfig = section(CheckpointConfig)
+    store: StoreConfig = section(StoreConfig)
+    devices: dict[str, DeviceConfig] = key(read_devices, dict)
 
     def in_use(self) -> Config:
         """Return it, after its devices have become known as targets."""

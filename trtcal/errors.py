@@ -116,3 +116,9 @@ class Interrupted(TrtcalError):  # noqa: N818  # to be interrupted is not an err
     """The user interrupted the work; what was done is kept where that is possible."""
 
     exit_status = INTERRUPTED
+
+
+def check_choice(value: object, known: Iterable[str | None], problem: str) -> None:
+    """`InputError` with a problem and the known names if a value is none of them."""
+    if value not in (names := tuple(known)):
+        raise InputError(problem, f"choose one of: {', '.join(filter(None, names))}")

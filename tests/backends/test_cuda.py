@@ -8,11 +8,13 @@ import pytest
 
 from tests.cuda.stand_in import build
 from trtcal.backends import cuda, targets
-from trtcal.backends.cuda import ERRORS, Device, find_device
+from trtcal.backends.cuda import Device, find_device, known_errors
 from trtcal.backends.registry import BACKENDS
 from trtcal.cli.main import run_command
 
 CRASHES, HANGS = -1, -2
+
+ERRORS = {int(code): known for code, known in known_errors().items()}
 
 
 @pytest.fixture

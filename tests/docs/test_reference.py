@@ -32,11 +32,11 @@ def test_every_option_has_a_help_and_every_command_an_example(command):
 
 @each("section, item", KEYS)
 def test_every_key_has_a_meaning_a_type_and_a_default(section, item):
-    assert item.metadata["about"].endswith(".")
+    texts = configuration.TEXTS[section][item.name]
+    assert texts["about"].endswith(".")
     if configuration.section_of(item) is None and item.name != "suppress":
         assert configuration.takes(item.metadata["read"])
-        is_known = item.default is not None and item.default != ""
-        assert item.metadata["unset"] or is_known or configuration.is_required(item), (
+        assert "unset" in texts or item.default != "" or configuration.is_required(item), (
             f"{section}.{item.name} does not say what holds where it is not given"
         )
 

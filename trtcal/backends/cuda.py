@@ -13,50 +13,11 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 LIBRARY = "libcuda.so.1"
 WAIT_S = 30.0  # several GPUs without NVIDIA's persistence mode take seconds
 NAME_BYTES = 256
-
-ERRORS = {
-    2: ("GPU memory ran out", "end other programs that use the GPU"),
-    34: (
-        f"the {LIBRARY} found is the CUDA toolkit's stub, not a driver",
-        "remove the stubs folder of the toolkit from LD_LIBRARY_PATH",
-    ),
-    35: (
-        "the driver is older than the CUDA version that this program was built for",
-        "update the driver, or install a TensorRT for an older CUDA",
-    ),
-    46: ("the device is in use, or in exclusive or prohibited mode", "see `nvidia-smi`"),
-    100: (
-        "the driver finds no device",
-        "check `nvidia-smi` and CUDA_VISIBLE_DEVICES; start a container with --gpus all",
-    ),
-    101: ("there is no device with this number", "check CUDA_VISIBLE_DEVICES"),
-    201: ("the context is no longer valid", "end the process and start again"),
-    719: (
-        "the device is lost to this process",
-        "check `nvidia-smi` and the kernel's log for Xid messages, then start again",
-    ),
-    802: (
-        "the system is not ready yet",
-        "on machines with NVSwitch, start nvidia-fabricmanager in the version of the driver",
-    ),
-    803: (
-        f"the kernel driver and {LIBRARY} have different versions",
-        "restart the machine after an update; in a container, use the driver of the host",
-    ),
-    804: (
-        "this GPU does not support the forward compatibility package (cuda-compat)",
-        "remove that package, or update the driver",
-    ),
-    999: (
-        "the driver gives no reason",
-        "reload the kernel module nvidia_uvm, or restart the machine",
-    ),
-}
-"""Code of CUDA's driver or runtime -> what it means, what to do. Source: cuda.h, driver_types.h."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +60,16 @@ def _read(answer: dict[str, object]) -> Device:
         hint = "build on the machine of the GPU; start a container with --gpus all"
         return Device(missing=missing, hint=hint)
     code = answer["code"]
-    meaning, hint = ERRORS.get(code, (None, "see `nvidia-smi`"))  # type: ignore[call-overload]
+    meaning, hint = known_errors().get(str(code), (None, "see `nvidia-smi`"))
     what = f"no CUDA device can be opened: error {code} of {answer['call']}"
     return Device(None, cuda, f"{what}: {meaning}" if meaning else what, hint)
+
+
+def known_errors() -> dict[str, tuple[str | None, str]]:
+    """Return what errors of CUDA mean and what to do, by code."""
+    from trtcal.config import read_toml  # not in the child
+
+    return read_toml(Path(__file__).with_name("cuda_errors.toml"))
 
 
 def open_first() -> dict[str, object]:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from trtcal.config import ImagesConfig
 from trtcal.documents.overview import Shown
-from trtcal.errors import InputError
+from trtcal.errors import InputError, check_choice
 from trtcal.model import Model, TensorSpec
 from trtcal.quantization.coverage import recorded_sizes
 from trtcal.quantization.qdq import quantization_record
@@ -43,9 +43,10 @@ class Route(Shown):
     calibration: str | None = None
 
     def __post_init__(self) -> None:
-        _one_of(self.name, ROUTES, "route")
-        _one_of(self.constraints, (None, *CONSTRAINTS), "constraints")
-        _one_of(self.kind, CALIBRATOR_CLASSES, "calibrator")
+        constraints = self.constraints
+        check_choice(self.name, ROUTES, f"unknown route {self.name!r}")
+        check_choice(constraints, (None, *CONSTRAINTS), f"unknown constraints {constraints!r}")
+        check_choice(self.kind, CALIBRATOR_CLASSES, f"unknown calibrator {self.kind!r}")
         fed, ranged = self.name == "calibrator", self.name in ("cache", "dynamic-ranges")
         if ranged != bool(self.ranges) or fed != (self.data is not None):
             needs = "data" if fed else "ranges" if ranged else "a model with Q/DQ"
@@ -90,12 +91,6 @@ class Route(Shown):
         types = {x.name: "float32" if x.dtype.startswith("float") else x.dtype for x in inputs}
         data = {"data": str(self.data.absolute()), "images": images}
         return {**body, **data, "feeds": feeds, "types": types}
-
-
-def _one_of(value: str | None, known: tuple[str | None, ...], what: str) -> None:
-    if value not in known:
-        hint = f"choose one of: {', '.join(filter(None, known))}"
-        raise InputError(f"unknown {what} {value!r}", hint)
 
 
 SHAPE = re.compile(r"\d+(x\d+)*")
@@ -248,7 +243,8 @@ class BuildOptions(Shown):
     route: Route = field(default_factory=Route)
 
     def __post_init__(self) -> None:
-        _one_of(self.verbosity, VERBOSITIES, "profiling verbosity")
+        verbosity = self.verbosity
+        check_choice(verbosity, VERBOSITIES, f"unknown profiling verbosity {verbosity!r}")
         if self.workspace_bytes is not None and not 0 < self.workspace_bytes < 2**63:
             raise InputError(f"a workspace of {self.workspace_bytes} bytes", "give a size like 2GB")
         if self.optimization_level is not None and not 0 <= self.optimization_level <= 5:

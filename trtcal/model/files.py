@@ -57,6 +57,12 @@ def size_of(tensor: TensorProto) -> int:
     return -(-ITEM_BITS.get(tensor.data_type, 0) * math.prod(map(int, tensor.dims)) // 8)
 
 
+def type_name(kind: int | None) -> str:
+    """Return ONNX's name of a type in lower case, `unknown` for what is none."""
+    known = kind in TensorProto.DataType.values()
+    return str(TensorProto.DataType.Name(kind)).lower() if known else "unknown"
+
+
 def quantized_type(node: onnx.NodeProto, constants: Mapping[str, TensorProto]) -> int:
     """Return the type that a QuantizeLinear gives: its zero point's, else what it says, or 0."""
     zero = constants.get(node.input[2]) if len(node.input) > 2 else None

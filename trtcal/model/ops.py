@@ -1,8 +1,8 @@
 """The table of operators: every trait that a part of trtcal asks of an ONNX operator.
 
-Operators stand in one row with their traits; those that have the same ones share it. To let trtcal
-treat another operator as one that only moves values, or runs in INT8 between two layers, put it into a
-row with that word; each set below names the operators of one trait and says what the trait promises.
+`ops.toml` has them in rows with their traits. To let trtcal treat another operator as one that only
+moves values, or runs in INT8 between two layers, put it into a row with that word; each set below names
+the operators of one trait and says what the trait promises.
 Names of other domains than ONNX's own stand here too where they have no other meaning; where one
 could, a caller asks `trtcal.model.graph.is_op`.
 """
@@ -10,89 +10,17 @@ could, a caller asks `trtcal.model.graph.is_op`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+
+from trtcal.config import read_toml
 
 Operators = frozenset[str]
 
-TABLE = """
-Abs Neg: picks pointwise
-Add: light epilogue quantizes elementwise commutes spelled
-AffineGrid BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CenterCropPad: unparsed
-Attention DecoderMaskedMultiHeadAttention GroupQueryAttention MultiHeadAttention: attends
-AveragePool: pools scales untyped
-BatchNormalization: factors light epilogue elementwise
-Bernoulli Multinomial: random unparsed
-BiasAdd BiasDropout BiasGelu BiasSoftmax BiasSplitGelu EmbedLayerNormalization: unmultiplied
-Cast: typed spelled pointwise
-CastLike Constant ConstantOfShape EyeLike: typed
-Clip: light epilogue activates ort_fused spelled picks
-Col2Im Compress ConcatFromSequence CumProd Det DFT DynamicQuantizeLinear ImageDecoder: unparsed
-Concat: selects untyped moves_q
-Conv: multiplies convolves matrix
-ConvInteger MatMulInteger QLinearConv QLinearMatMul: integer unparsed
-ConvTranspose: multiplies convolves rtx_floats
-Cos Exp Log Reciprocal Sin: sensitive pointwise
-CumSum GridSample GroupNormalization InstanceNormalization LogSoftmax LpNormalization: sensitive
-DeformConv: no_rtx plugs
-DepthToSpace Expand SpaceToDepth Tile: picks moves_q
-DequantizeLinear QuantizeLinear: qdq
-Div: quantizes elementwise spelled
-Dropout: free shifts scales
-Einsum: multiplies
-Elu: epilogue quantizes activates
-Equal Greater Less Not Round Sign Sqrt Where: pointwise
-Erf: activates pointwise
-FastGelu GroupNorm NhwcMaxPool QLinearAdd QLinearAveragePool QLinearGlobalAveragePool: unmultiplied
-Flatten Reshape Squeeze Unsqueeze: moves free
-Gather Slice Split: cuts
-GatherElements GatherND ReduceMin: picks
-Gelu Mish Softplus: quantizes activates
-Gemm MatMul: multiplies matrix
-GlobalAveragePool: shifts scales untyped global
-GlobalMaxPool: shifts scales moves_q global
-GRU LSTM RNN: recurrent
-HardSigmoid Sigmoid: light epilogue quantizes activates ort_fused
-HardSwish: light epilogue quantizes activates
-Identity: moves free scales elementwise spelled
-LayerNormalization: factors quantizes sensitive
-LeakyRelu: scales light epilogue activates ort_fused
-LpPool LRN MeanVarianceNormalization ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp: sensitive
-MatMulIntegerToFloat QGemm: integer
-Max Min: selects spelled pointwise
-MaxPool: pools shifts scales untyped picks moves_q
-MaxRoiPool MaxUnpool MelWeightMatrix Optional OptionalGetElement OptionalHasElement: unparsed
-Mul: factors light epilogue quantizes elementwise commutes spelled
-NonMaxSuppression NonZero: no_rtx
-PackedMultiHeadAttention QAttention: attends
-Pad: untyped picks moves_q
-Pow: elementwise sensitive
-PRelu: light epilogue activates
-QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearSoftmax QuickGelu RotaryEmbedding: unmultiplied
-RandomNormal RandomNormalLike RandomUniform RandomUniformLike: random
-ReduceMax: shifts picks
-ReduceMean: shifts sensitive
-ReduceProd ReduceSum ReduceSumSquare RMSNormalization Softmax Tan: sensitive
-RegexFullMatch SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert: unparsed
-Relu: scales light epilogue activates ort_fused picks
-RoiAlign: sensitive no_rtx
-Selu: quantizes
-SequenceLength SequenceMap SplitToSequence StringConcat StringNormalizer StringSplit: unparsed
-Shape Size: shape_only
-SimplifiedLayerNormalization SkipGroupNorm SkipLayerNormalization: unmultiplied
-SkipSimplifiedLayerNormalization: unmultiplied
-Sub: epilogue quantizes elementwise spelled
-Sum: epilogue pointwise
-Tanh: epilogue quantizes activates ort_fused
-TfIdfVectorizer Unique: unparsed
-Transpose: moves untyped
-"""
-
+TABLE: Mapping[str, str] = read_toml(Path(__file__).with_suffix(".toml"))
+"""Names of operators -> their traits, of both several with spaces between."""
 TRAITS: dict[str, Operators] = {}
 """The operators of each trait."""
-ROWS = [
-    (name, *traits.split())
-    for names, _, traits in (line.partition(":") for line in TABLE.strip().splitlines())
-    for name in names.split()
-]
+ROWS = [(name, *traits.split()) for names, traits in TABLE.items() for name in names.split()]
 
 
 def _with(trait: str) -> Operators:

@@ -28,6 +28,7 @@ from trtcal.model.files import (
     opset_of,
     quantized_type,
     subgraphs_of,
+    type_name,
     with_attributes,
     with_inner,
 )
@@ -147,7 +148,7 @@ class _Check:
         return self.scope.constants.get(self.node.input[2]) if len(self.node.input) > 2 else None
 
     def _check_type(self) -> None:
-        named, row = _type_name(self.kind), NARROW_TYPES.get(self.kind)
+        named, row = type_name(self.kind), NARROW_TYPES.get(self.kind)
         opset = row.opset if row else 0
         if self.scope.opset < opset and self.node.domain in STANDARD:
             self.fail(
@@ -227,7 +228,7 @@ class _Check:
         if zero is not None and self.kind in TAKEN and np.asarray(array_of(zero), np.float32).any():
             self.fail(
                 f"has zero points other than 0 ({zero.name!r}), which TensorRT does not take in "
-                f"{_type_name(self.kind)}",
+                f"{type_name(self.kind)}",
                 f"{REQUANTIZE}, symmetrically",
             )
 
@@ -280,8 +281,3 @@ def _wrong_scale(values: npt.NDArray[np.float32], is_narrow: bool) -> str:
     if least <= 0:
         return "0" if least == 0 else f"negative, {least:.3g}"
     return f"subnormal, {least:.3g}" if is_narrow and least < TINY else ""
-
-
-def _type_name(kind: int) -> str:
-    known = kind in TensorProto.DataType.values()
-    return TensorProto.DataType.Name(kind).lower() if known else f"number {kind}"

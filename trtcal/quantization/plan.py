@@ -27,7 +27,7 @@ from trtcal.config import (
 )
 from trtcal.documents import Document, read_document, read_json, seal, write_document
 from trtcal.documents.overview import Shown
-from trtcal.errors import InputError
+from trtcal.errors import InputError, check_choice
 from trtcal.formats import FLOATS, FORMATS, NARROW, PLANNED, RANGED
 from trtcal.model import Model
 from trtcal.model.graph import FP16_OPSET, MIN_OPSET, import_graph
@@ -61,10 +61,8 @@ class Rule(Shown):
     optional: bool = key(FLAG, False)
 
     def __post_init__(self) -> None:
-        _check_precision(str(self), self.precision)
-        if self.match not in MATCHES:
-            known = f"choose one of: {', '.join(MATCHES)}"
-            raise InputError(f"plan: {self} matches by {self.match!r}", known)
+        check_choice(self.precision, PLANNED, f"plan: {self} has precision {self.precision!r}")
+        check_choice(self.match, MATCHES, f"plan: {self} matches by {self.match!r}")
         if self.pattern is None and self.op is None:
             raise InputError("plan: a rule has neither a pattern nor an op", WRITE_PLAN)
         if len(self.pattern or "") > LONGEST_PATTERN:
@@ -124,10 +122,6 @@ class Decision:
         return f"{self.by}: {self.reason}" if self.reason else self.by
 
 
-def _rules(value: Any) -> tuple[Rule, ...]:
-    return read_sections(Rule, WRITE_PLAN, list(value) if isinstance(value, tuple) else value)
-
-
 @dataclass(frozen=True)
 class Plan(Shown):
     """A precision for every layer: `layers` by node name, then `rules` in order, then `default`.
@@ -146,7 +140,7 @@ class Plan(Shown):
 
     default: str = key(TEXT, "int8")
     layers: dict[str, str] = key(partial(by_name, TEXT), dict)
-    rules: tuple[Rule, ...] = key(_rules, ())
+    rules: tuple[Rule, ...] = key(partial(read_sections, Rule, WRITE_PLAN), ())
     second_qdq: tuple[str, ...] = key(NAMES, ())
     rest: str | None = key(TEXT, None)
     block_size: int = key(COUNT, BLOCK_SIZES[0])
@@ -154,10 +148,8 @@ class Plan(Shown):
 
     def __post_init__(self) -> None:
         for name, precision in [("default", self.default), *self.layers.items()]:
-            _check_precision(repr(name), precision)
-        if self.rest not in (None, *FLOATS):
-            known = f"choose one of: {', '.join(FLOATS)}"
-            raise InputError(f"plan: 'rest' has precision {self.rest!r}", known)
+            check_choice(precision, PLANNED, f"plan: {name!r} has precision {precision!r}")
+        check_choice(self.rest, (None, *FLOATS), f"plan: 'rest' has precision {self.rest!r}")
         if self.block_size not in BLOCK_SIZES:
             known = " or ".join(map(str, sorted(BLOCK_SIZES)))
             what = f"plan: the block size is {self.block_size}"
@@ -251,12 +243,6 @@ class Plan(Shown):
 
 
 FIELDS = tuple(item.name for item in dataclasses.fields(Plan))
-
-
-def _check_precision(what: str, precision: object) -> None:
-    if precision not in PLANNED:
-        known = f"choose one of: {', '.join(PLANNED)}"
-        raise InputError(f"plan: {what} has precision {precision!r}", known)
 
 
 def _fields(rule: Rule) -> dict[str, Any]:

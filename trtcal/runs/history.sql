@@ -1,5 +1,4 @@
--- The tables of a history, version 3.
-
+-- The tables of a history; what an older one lacks is added when it is opened.
 CREATE TABLE IF NOT EXISTS runs (
     id INTEGER PRIMARY KEY,
     report TEXT NOT NULL,

@@ -5,11 +5,12 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tests.docs.reference.markdown import prose
 from trtcal import config
-from trtcal.config import Config, Kind
+from trtcal.config import Config, Kind, read_toml
 
 PAGE = """\
 # Keys of `trtcal.toml`
@@ -24,6 +25,9 @@ OTHERS = {
     config.read_tags: "a table of names to strings",
 }
 """In words what keys take whose reader is no kind of value."""
+
+TEXTS = read_toml(Path(config.__file__).with_suffix(".toml"))
+"""What keys mean, by class and field, and what holds where they are not given."""
 
 NAMED = {"plans": config.PlanConfig, "devices": config.DeviceConfig}
 """Tables of sections with names of the user's choice."""
@@ -41,11 +45,11 @@ SUPPRESS = {
 def pages() -> Iterator[tuple[str, str]]:
     """Yield the page."""
     plain = [one for one in keys(Config) if section_of(one) is None and one.name != "suppress"]
-    text = PAGE + "## Top level\n\n" + "\n".join(map(_entry, plain))
+    text = PAGE + "## Top level\n\n" + "\n".join(_entry(Config, one) for one in plain)
     for one in keys(Config):
         if (section := section_of(one)) is not None:
-            text += f"\n## `{_heading(one)}`\n\n{prose(one.metadata['about'])}\n\n"
-            text += "\n".join(map(_entry, keys(section)))
+            text += f"\n## `{_heading(one)}`\n\n{prose(TEXTS['Config'][one.name]['about'])}\n\n"
+            text += "\n".join(_entry(section, inner) for inner in keys(section))
     text += "\n## `[[suppress]]`\n\nA table for each accepted finding.\n\n"
     text += "\n".join(f"`{name}`\n: {prose(about)}\n" for name, about in SUPPRESS.items())
     yield "configuration.md", text
@@ -69,13 +73,15 @@ def _heading(item: Field[Any]) -> str:
     return f"[{item.name}.NAME]" if item.name in NAMED else f"[{item.name}]"
 
 
-def _entry(item: Field[Any]) -> str:
+def _entry(section: type, item: Field[Any]) -> str:
     """Return a key as an entry of a list: what it means, takes, and holds where it is not given."""
     facts = [f"Type: {prose(takes(item.metadata['read']))}."]
-    facts += ["Required."] if is_required(item) else [f"Default: {default_of(item)}."]
+    facts += ["Required."] if is_required(item) else [f"Default: {default_of(section, item)}."]
     facts += [f"Example: `{example}`"] if (example := _example(item)) else []
     name = item.metadata["name"] or item.name
-    return f"`{name}`\n: {prose(item.metadata['about'])}\n\n  {' '.join(facts)}\n"
+    return (
+        f"`{name}`\n: {prose(TEXTS[section.__name__][item.name]['about'])}\n\n  {' '.join(facts)}\n"
+    )
 
 
 def _example(item: Field[Any]) -> str:
@@ -106,9 +112,11 @@ def is_required(item: Field[Any]) -> bool:
     return item.default is MISSING and item.default_factory is MISSING
 
 
-def default_of(item: Field[Any]) -> str:
+def default_of(section: type, item: Field[Any]) -> str:
     """Return what holds where a key is not given."""
-    if item.metadata["unset"]:
-        return prose(item.metadata["unset"])
+    if unset := TEXTS[section.__name__][item.name].get("unset"):
+        return prose(unset)
+    if item.default in (None, ()) or item.default_factory is dict:
+        return "none"
     value = list(item.default) if isinstance(item.default, tuple) else item.default
     return f"`{json.dumps(value)}`"

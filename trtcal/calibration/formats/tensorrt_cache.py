@@ -15,7 +15,7 @@ from calibrators import tensorrt_cache
 from calibrators.range import amax_of
 from calibrators.tensorrt_cache import NoCacheError, cache_text, version_digits
 from trtcal.calibration.formats.table import add_once, read_lines, table_of, writable
-from trtcal.errors import InputError
+from trtcal.errors import InputError, check_choice
 from trtcal.ranges import Calibration, scales_of
 
 FORM = "tensorrt-cache"
@@ -39,9 +39,7 @@ def cache_of(
     `InputError` if either is unknown or reads no cache, if there is no range, or for a name that no
     line can hold.
     """
-    if algorithm not in ALGORITHMS:
-        known = ", ".join(ALGORITHMS)
-        raise InputError(f"unknown algorithm {algorithm!r}", f"choose one of: {known}")
+    check_choice(algorithm, ALGORITHMS, f"unknown algorithm {algorithm!r}")
     scales = scales_of(calibration)
     bits = {writable(name): int(scale.view(np.uint32)) for name, scale in scales.items()}
     return cache_text(header_version(tensorrt), algorithm, bits).encode("utf-8", "surrogateescape")

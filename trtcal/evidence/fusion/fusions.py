@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 
 from trtcal.documents import Document, parsing, read_document, seal
 from trtcal.documents.overview import Shown
-from trtcal.errors import GateFailed, InputError, __version__
+from trtcal.errors import GateFailed, __version__, check_choice
 from trtcal.evidence.difference import Difference, changes_of
 from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding, rank
 from trtcal.evidence.fusion.matching import BROKEN, PAIRS, WHOLE, Match, find_matches
@@ -278,9 +278,7 @@ def fix_fusions(model: Model, fusions: Fusions, add: Collection[str] = ()) -> Fi
     `InputError` if a name in it is unknown, `GateFailed` if nothing can be fixed.
     """
     for name in add:
-        if name not in ON_REQUEST:
-            hint = f"choose one of: {', '.join(ON_REQUEST)}"
-            raise InputError(f"{name!r} is not a pass of --add", hint)
+        check_choice(name, ON_REQUEST, f"{name!r} is not a pass of --add")
     fixes = {breaker.fix for match in fusions.broken for breaker in match.breakers} - {None}
     fixes -= set(ON_REQUEST) - set(add)
     chosen = [chosen_pass for chosen_pass in PASSES if chosen_pass.name in fixes]

@@ -23,7 +23,7 @@ from trtcal.evidence.fusion.patterns import (
     Term,
     Variable,
 )
-from trtcal.model.files import attribute_of
+from trtcal.model.files import attribute_of, type_name
 from trtcal.model.ops import COMMUTES
 from trtcal.model.passes.redundant import FLOATS, HOLDING
 from trtcal.model.tensors import View
@@ -184,7 +184,7 @@ def _judge_casts(view: View, casts: list[int], tensor: str) -> Breaker:
     names = _names(view, casts)
     kinds = [attribute_of(view.nodes[node], "to", 0) for node in casts]
     source_type = view.type_of(tensor)
-    words = [_type_name(kind) for kind in (source_type, *reversed(kinds))]
+    words = [type_name(kind) for kind in (source_type, *reversed(kinds))]
     why = f"Cast {', '.join(map(repr, names))} is in between: {' to '.join(words)}"
     if source_type is None or source_type != kinds[0]:
         return Breaker("cast", names, tensor, why)
@@ -192,12 +192,6 @@ def _judge_casts(view: View, casts: list[int], tensor: str) -> Breaker:
         return Breaker("cast", names, tensor, why, "casts")
     rounding = "rounding-casts" if {source_type, *kinds} <= FLOATS else None
     return Breaker("cast", names, tensor, why, rounding)
-
-
-def _type_name(kind: int | None) -> str:
-    if kind not in onnx.TensorProto.DataType.values():
-        return "unknown"
-    return str(onnx.TensorProto.DataType.Name(kind)).lower()
 
 
 def _other_uses(view: View, tensor: str, inside: Collection[int]) -> Iterator[Breaker]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding, rank, sentence
+from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding, of_kind, rank, sentence
 from trtcal.evidence.layers.flow import Chain, Flow, find_chains, follow, nearest_heavy
 from trtcal.evidence.layers.layer import FLOATS, PREDICTED, Layer, TensorInfo, is_quantize_step
 from trtcal.evidence.layers.listing import FORMAT_TYPE
@@ -190,31 +190,20 @@ def _float_between_int8(flow: Flow) -> Iterator[Finding]:
     kernels = f"{len(layers)} float kernel{'s' * (len(layers) > 1)}"
     share = f", {100 * moved / total:.0f} % of the engine" if total else ""
     layers.sort(key=lambda layer: (-(layer.time_ms or 0.0), -(layer.bytes_moved or 0)))
-    yield Finding(
-        "float_between_int8",
-        layers[0].name,
-        f"{kernels} between INT8 layers: {moved / 1e6:.3g} MB moved{share}",
-        "each expands INT8 values to float in memory, or reads and writes float between INT8 layers",
-        "put Q/DQ on all inputs of these nodes too",
-        tuple(Evidence("layer", layer.name, layer.kind) for layer in layers[:MOST_EVIDENCE]),
-        Cost(time_of(layers), moved),
-    )
+    what = f"{kernels} between INT8 layers: {moved / 1e6:.3g} MB moved{share}"
+    evidence = (Evidence("layer", layer.name, layer.kind) for layer in layers[:MOST_EVIDENCE])
+    cost = Cost(time_of(layers), moved)
+    yield of_kind("float_between_int8", layers[0].name, what, evidence, cost=cost)
 
 
 def _reformat(reformat: Reformat) -> Finding:
-    where = _between(reformat.before, reformat.after)
-    return Finding(
-        "silent_reformat",
-        reformat.layer,
-        f"a copy {where} changes {reformat.why}",
-        "the builder inserted it without a message, because the layers around it need different "
-        "formats",
-        "give both neighbours the same precision, or give the tensor a channel count that is a "
-        "multiple of 32 (INT8) or of 8 (FP16); at an input or output of the network, use the "
-        "format of the engine",
-        (Evidence("layer", reformat.layer, f"origin {reformat.origin or 'unknown'}"),),
-        Cost(reformat.time_ms, reformat.moved_bytes),
-    )
+    what = f"a copy {_between(reformat.before, reformat.after)} changes {reformat.why}"
+    needs = "because the layers around it need different formats"
+    why = f"the builder inserted it without a message, {needs}"
+    fix = KINDS["silent_reformat"].fixes["copy"]
+    evidence = Evidence("layer", reformat.layer, f"origin {reformat.origin or 'unknown'}")
+    cost = Cost(reformat.time_ms, reformat.moved_bytes)
+    return Finding("silent_reformat", reformat.layer, what, why, fix, (evidence,), cost)
 
 
 def _unfused_finding(qdq: Unfused) -> Finding:
@@ -227,19 +216,15 @@ def _unfused_finding(qdq: Unfused) -> Finding:
 
 def _chain(chain: Chain) -> Finding:
     cut = f"; {listed(chain.cuts)} in the middle divide it" if chain.cuts else ""
-    return Finding(
-        "memory_bound_chain",
-        chain.layers[0],
+    what = (
         f"{len(chain.layers)} layers {_between(chain.before[:1], chain.after[:1])} only move data: "
         f"{chain.moved_bytes:,} bytes where one kernel would move {chain.stitched_bytes:,} "
-        f"(estimate){cut}",
-        "each of them writes its result to memory, and the next one reads it again",
-        "remove Q/DQ from the middle, so that the builder can fuse the layers"
-        if chain.cuts
-        else "find what prevents the fusion: other shapes, several readers or plug-ins",
-        tuple(Evidence("layer", name) for name in chain.layers[:MOST_EVIDENCE]),
-        Cost(_saved_ms(chain), chain.saved_bytes),
+        f"(estimate){cut}"
     )
+    fix = KINDS["memory_bound_chain"].fixes["cut" if chain.cuts else "whole"]
+    evidence = (Evidence("layer", name) for name in chain.layers[:MOST_EVIDENCE])
+    cost = Cost(_saved_ms(chain), chain.saved_bytes)
+    return of_kind("memory_bound_chain", chain.layers[0], what, evidence, fix, cost)
 
 
 def _saved_ms(chain: Chain) -> float | None:

@@ -160,9 +160,6 @@ class _Places:
         layers = self.flow.layers
         return frozenset(self.pairs.get(i, layers[i].name) for i in self.sources[index])
 
-    def neighbours(self, index: int) -> frozenset[int]:
-        return self.sources[index] | self.readers[index]
-
 
 def _unmatched(these: _Places, those: _Places) -> tuple[tuple[Reformat, ...], tuple[Reformat, ...]]:
     """Part the copies of one engine into those that the other lacks at the place, and the rest."""
@@ -188,7 +185,7 @@ def _merged(these: _Places, those: _Places, partners: Mapping[int, Layer]) -> tu
     """Return the light layers of one engine whose work a neighbour's partner does in the other."""
     own = {(those.behind(i), stem) for i, layer in _working(those) for stem in _stems(layer)}
     lost = (
-        (layer, _taker(layer, these, these.neighbours(index), partners))
+        (layer, _taker(layer, these, these.sources[index] | these.readers[index], partners))
         for index, layer in _working(these)
         if not any((these.behind(index), stem) in own for stem in _stems(layer))
     )

@@ -112,7 +112,9 @@ def _read_file(path: Path) -> tuple[Engine, inspector.Profile | None]:
             raise no_engine(path, parsed.events)
         return Engine(str(path), parsed.layers), inspector.profile_in_log(parsed.events)
     if document.get("kind") == BUILD_KIND:
-        return _of_build(path), None
+        build = read_build(path)
+        builder = f"{build.backend} {build.backend_version} for {build.target}"
+        return Engine(str(path), build.layers, model=build.model, builder=builder), None
     if isinstance(document.get("layers"), list):  # as `trtcal log --json` writes them
         items = document["layers"]
         layers = parsing(path, lambda: tuple(from_fields(Layer, item) for item in items))
@@ -127,12 +129,6 @@ def _as_json(path: Path) -> dict[str, Any] | None:
     except ValueError:
         return None
     return document
-
-
-def _of_build(path: Path) -> Engine:
-    build = read_build(path)
-    builder = f"{build.backend} {build.backend_version} for {build.target}"
-    return Engine(str(path), build.layers, model=build.model, builder=builder)
 
 
 def _with_times(engine: Engine, profile: inspector.Profile, path: Path) -> Engine:

@@ -20,6 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from trtcal.config import read_toml
 from trtcal.documents.bounds import Clock, check_growth
 from trtcal.errors import InputError
 
@@ -29,28 +30,11 @@ LOOKED_AT = 1 << 12
 # The share of control characters and zeros from which on bytes are no text.
 MAX_CONTROL = 0.1
 
-MODEL_HINT = "`trtcal quantize` and `trtcal build` take models"
-ENGINE_HINT = "`trtcal layers` and `trtcal diagnose` take the folder that `trtcal build` wrote"
-DATA_HINT = "`trtcal calibrate --data` takes data"
-UNPACK_HINT = "unpack it and give the log inside"
 TEXT_HINT = "give the text that the builder printed"
 COPY_HINT = "copy it again, or unpack it yourself and give the part that can be read"
 
-BINARY: tuple[tuple[bytes, str, str], ...] = (
-    (rb"\x08[\x01-\x1f](?:[\x12\x1a\"2:B].|\([\x00-\x7f])", "an ONNX model", MODEL_HINT),
-    (rb"[fpv]trt", "a TensorRT engine", ENGINE_HINT),
-    (rb"....TFL3", "a TensorFlow Lite model", MODEL_HINT),
-    (rb"PK\x03\x04.{26}[^\x00]{0,200}\.npy", "an NPZ archive of arrays", DATA_HINT),
-    (rb"\x93NUMPY", "a NumPy array", DATA_HINT),
-    (rb"\x89PNG|\xff\xd8\xff|GIF8|RIFF....WEBP", "an image", DATA_HINT),
-    (rb"\x89HDF\r\n", "an HDF5 file", DATA_HINT),
-    (rb"PK[\x03\x05]", "a ZIP archive", UNPACK_HINT),
-    (rb"7z\xbc\xaf|Rar!|.{257}ustar", "an archive", UNPACK_HINT),
-    (rb"%PDF-", "a PDF document", TEXT_HINT),
-    (rb"\x7fELF|MZ.{60}", "a program", TEXT_HINT),
-    (rb"SQLite format 3\x00", "a database", TEXT_HINT),
-    (rb"\x80[\x02-\x05][\x00-\xff]", "a Python pickle", TEXT_HINT),
-)
+BINARY = read_toml(Path(__file__).with_name("binary.toml"))["kind"]
+"""What files that are no logs begin with, in order."""
 CONTROL = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b\b")) + b"\x7f"
 
 
@@ -78,9 +62,9 @@ def text_blocks(blocks: Iterable[bytes], source: str) -> Iterator[bytes]:
 
 
 def _kind_of(head: bytes) -> tuple[str, str]:
-    for start, what, hint in BINARY:
-        if re.match(start, head, re.DOTALL):
-            return what, hint
+    for kind in BINARY:
+        if re.match(kind["start"].encode(), head, re.DOTALL):
+            return kind["what"], kind["hint"]
     control = len(head) - len(head.translate(None, CONTROL))
     if _utf16_of(head) is None and control > MAX_CONTROL * len(head):
         return "binary data", TEXT_HINT

@@ -174,7 +174,7 @@ def read_messages(path: Path, *first: Path) -> Messages:
     *others, document = map(read_toml, (*first, path))
     groups = [group for table in (*others, document) for group in table["group"]]
     parts = {name: "".join(text) for name, text in document["parts"].items()}
-    prefixes = (_fill("".join(prefix["pattern"]), parts) for prefix in document["prefix"])
+    prefixes = (fill("".join(prefix["pattern"]), parts) for prefix in document["prefix"])
     numbered = tuple(text.replace("<level>", f"<level{n}>") for n, text in enumerate(prefixes))
     tables = document["category"]
     categories = {name: from_fields(Category, fields) for name, fields in tables.items()}
@@ -184,7 +184,8 @@ def read_messages(path: Path, *first: Path) -> Messages:
     return Messages(categories, tuple(_rule(entry, parts) for entry in rules), numbered, words)
 
 
-def _fill(text: str, parts: Mapping[str, str]) -> str:
+def fill(text: str, parts: Mapping[str, str]) -> str:
+    """Return a pattern with the shared parts, `%NAME%`, put in."""
     return PART.sub(lambda part: parts[part[1]], text)
 
 
@@ -193,7 +194,7 @@ def _rule(entry: Mapping[str, Any], parts: Mapping[str, str]) -> Rule:
     examples = [entry["example"]] if isinstance(entry["example"], str) else entry["example"]
     joined = {**entry, "pattern": "".join(entry["pattern"]), "example": examples}
     texts = {key: value for key, value in joined.items() if isinstance(value, str)}
-    return from_fields(Rule, {**joined, **{key: _fill(text, parts) for key, text in texts.items()}})
+    return from_fields(Rule, {**joined, **{key: fill(text, parts) for key, text in texts.items()}})
 
 
 def literal_head(pattern: str) -> str:

@@ -11,10 +11,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
+from trtcal.config import read_toml
 from trtcal.evidence.log.files import MAX_LINE_BYTES
 from trtcal.evidence.log.lines import ESCAPE
+from trtcal.evidence.log.rules import fill
 
 
 class Line(NamedTuple):
@@ -68,12 +71,11 @@ class Wrapper:
         return bool(wrapped) and len(wrapped) >= self.share * len(lines)
 
 
-def _prefix(pattern: bytes) -> Peel:
+def _prefix(pattern: re.Pattern[bytes]) -> Peel:
     """Return what takes a prefix off: its groups may give `stream`, `source`, `more` and `joins`."""
-    compiled = re.compile(pattern)
 
     def peel(line: bytes) -> Peeled | None:
-        match = compiled.match(line)
+        match = pattern.match(line)
         if match is None:
             return None
         groups = match.groupdict(b"")
@@ -118,13 +120,16 @@ def _json(line: bytes, key: bytes) -> dict[str, object]:
 
 
 ESCAPED = re.compile(ESCAPE.pattern.encode())
-LEVELS = rb"(?:INTERNAL_ERROR|FATAL|CRITICAL|ERROR|WARNING|WARN|INFO|VERBOSE|DEBUG|TRACE|UNKNOWN)\b"
-CLOCK = rb"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
-MOMENT = rb"\d{4}-\d\d-\d\dT" + CLOCK + rb"(?:Z|[+-]\d\d:?\d\d)"
-DAY = rb"[A-Z][a-z]{2} [ \d]\d " + CLOCK
-PROCESS = rb"[\w.-]{1,100} (?P<stream>[A-Za-z_/][\w./@-]{0,100}(?:\[\d{1,10}\])?): "
-# What stands behind a time that a program's own logger printed.
-OWN = re.compile(rb"[ |]*" + LEVELS + rb"(?!:)|[ ]*\||- |\[[EWIVF]:")
+TABLE = read_toml(Path(__file__).with_suffix(".toml"))
+
+
+def _of_row(name: str, share: float = 0.5, is_held: bool = False, **patterns: str) -> Wrapper:
+    """Return the wrapper of a row of the table, the shared parts put into its patterns."""
+    filled = {key: fill(text, TABLE["parts"]).encode() for key, text in patterns.items()}
+    compiled = {key: re.compile(pattern) for key, pattern in filled.items()}
+    peel, proof, own = _prefix(compiled["prefix"]), compiled.get("proof"), compiled.get("own")
+    return Wrapper(name, peel, share, proof, own, is_held)
+
 
 WRAPPERS = (
     Wrapper(
@@ -136,45 +141,7 @@ WRAPPERS = (
     Wrapper(
         "colours", lambda line: Peeled(ESCAPED.sub(b"", line)) if b"\x1b" in line else None, 0.3
     ),
-    Wrapper(
-        "Kubernetes",
-        _prefix(MOMENT + rb" (?P<source>stdout|stderr) (?:F|(?P<more>P))(?::[\w:]{1,40})?(?: |$)"),
-    ),
-    Wrapper("GitLab", _prefix(MOMENT + rb" [0-9a-f]{2}[OE](?:(?P<joins>\+)| |$)"), is_held=True),
-    Wrapper(
-        "GitHub's client",
-        _prefix(
-            rb"(?P<stream>[^\t\n]{1,200})\t[^\t\n]{1,200}\t(?=(?:\xef\xbb\xbf)?" + MOMENT + rb")"
-        ),
-    ),
-    Wrapper("journald", _prefix(rb"(?:" + DAY + rb"|" + MOMENT + rb") " + PROCESS)),
-    Wrapper(
-        "GitHub and Azure",
-        _prefix(
-            rb"(?:\xef\xbb\xbf)?" + MOMENT + rb"(?: |$)"
-            rb"(?:##\[[\w-]{1,40}\]|::[a-z-]{1,20}(?: [^:\n]{0,200})?::)?"
-        ),
-        own=OWN,
-    ),
-    Wrapper("pods", _prefix(rb"\[pod/(?P<stream>[^\]\n]{1,200})\](?: |$)")),
-    Wrapper(
-        "compose",
-        _prefix(rb"(?!" + LEVELS + rb")(?P<stream>[A-Za-z][\w.-]{0,100})[ \t]{0,60}\|(?: |$)"),
-        own=re.compile(rb" {0,9}\d{1,5} {0,40}\|"),  # a table of models and their versions
-    ),
-    Wrapper("torchrun", _prefix(rb"\[(?P<stream>[a-z][a-z_]{1,30}\d{1,5})\]: ?"), 0.3),
-    Wrapper("mpirun", _prefix(rb"\[(?P<stream>\d{1,5},\d{1,5})\]<std(?:out|err)>: ?")),
-    Wrapper(
-        "Ray", _prefix(rb"\((?P<stream>[\w.-]{1,100} pid=\d{1,10}(?:, ip=[\d.]{7,15})?)\)(?: |$)")
-    ),
-    # TensorRT's own errors begin so too, but none with a 0.
-    Wrapper("slurm", _prefix(rb" {0,5}(?P<stream>\d{1,5}):(?: |$)"), 0.8, re.compile(rb" {0,5}0:")),
-    Wrapper("times", _prefix(rb"(?:" + DAY + rb"|" + CLOCK + rb"|\d{9,10}\.\d{3,9})(?: |$)")),
-    Wrapper(
-        "times of day",
-        _prefix(rb"\[?\d{4}-\d\d-\d\d[ T]" + CLOCK + rb"(?:Z|[+-]\d\d:?\d\d)?\]?(?: |$)"),
-        own=OWN,
-    ),
+    *(_of_row(**row) for row in TABLE["wrapper"]),
 )
 MAX_DEPTH, FIRST_LINES, FIRST_BYTES = 6, 256, 1 << 20
 

@@ -36,11 +36,13 @@ def describe_engine(build: Build, file: str, platform: str) -> Document:
     """Return what the manifest says of one engine; `platform` is the architecture it was built on.
 
     `capabilities` are the GPUs that it was built for; a portable one loads on those of `portable_to`,
-    and on what is later than `at_least`.
+    and on what is later than `at_least`. `shapes` are the smallest, usual and largest one of each
+    dynamic input, by optimization profile.
     """
     with build.engine.open("rb") as opened:
         header = opened.read(HEADER).hex()
     is_portable = build.target == PORTABLE
+    profiles = [] if build.backend == ON_CPU else build.options.get("profiles") or [{}]
     devices = [gpu for gpu in GPUS if is_portable and runs_on(PORTABLE, parse_target(gpu)[0])]
     return {
         "file": file,
@@ -56,17 +58,11 @@ def describe_engine(build: Build, file: str, platform: str) -> Document:
         "platform": platform,
         "smallest_driver": smallest_driver(build.backend, build.backend_version),
         "plugins": list(build.plugins),
-        "shapes": [] if build.backend == ON_CPU else _shapes(build),
+        "shapes": [{**shape_ranges(build.inputs, profile)} for profile in profiles],
         "precision": _precision(build),
         "build": build.digest,
         "quantized_model": build.model,
     }
-
-
-def _shapes(build: Build) -> list[Document]:
-    """Return the smallest, usual and largest shape of each dynamic input, by optimization profile."""
-    profiles = build.options.get("profiles") or [{}]
-    return [{**shape_ranges(build.inputs, profile)} for profile in profiles]
 
 
 def _capabilities(build: Build) -> list[str]:
