@@ -155,7 +155,7 @@ def test_what_an_optimization_moved_is_left_out_and_counted(tmp_path):
 def test_a_weight_that_an_optimization_scaled_is_not_compared_with_the_original(tmp_path):
     path = conv_net(tmp_path / "net.onnx")
     prepared, ranges, _ = calibrated(path, tmp_path)
-    sites, _ = layerwise.find_sites(quantize(prepared, ranges).proto)
+    sites = layerwise.SiteFinder(quantize(prepared, ranges).proto).sites
     site = next(each for each in sites if each.nodes[:1] == ("second",) and each.is_weight)
     weight = site.dequantized(site.stored)
     scales = np.linspace(0.25, 4, weight.shape[1]).astype(np.float32).reshape(1, -1, 1, 1)
