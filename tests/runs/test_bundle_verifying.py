@@ -50,6 +50,7 @@ NAMES = (
     "engines/cpu/build.json",
     "engines/cpu/engine.onnx",
     "golden.npz",
+    "graph.html",
     "model/int8-percentile.onnx",
     "report.html",
     "report.json",
