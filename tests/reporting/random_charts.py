@@ -12,16 +12,22 @@ from xml.etree import ElementTree as ET
 import matplotlib as mpl
 from PIL import ImageFont
 
-from trtcal.reporting.charts import Chart, Point
+from trtcal.reporting.charts import NAME_LENGTHS, Chart, Point
 from trtcal.reporting.drawing import Drawing, Layout
 from trtcal.reporting.sections import environment
-from trtcal.reporting.text import visible, width_em
+from trtcal.reporting.text import shorten, width_em
 
 SVG = "http://www.w3.org/2000/svg"
 NAMES = (
     *("int8", "int8-minmax", "int8-entropy", "int8-percentile", "mixed", "fp16", "WWWWWWWWWWWWWW"),
     *("a-very-long-name-of-a-variant-that-nobody-would-type-twice", "$x^2$", "<b>&amp;</b>"),
-    *("\u202eevil\x1b[31m", "数字の量子化モデル", "🚀🚀🚀", "MMMM@MMMM@MMMM@MMMM@MMMM@MMMM@MMMM", ""),
+    *(
+        "\u202eevil\x1b[31m",
+        "数字の量子化モデル",
+        "🚀🚀🚀",
+        "MMMM@MMMM@MMMM@MMMM@MMMM@MMMM@MMMM",
+        "",
+    ),
 )
 SCRIPTS = 0x2E80  # the first letter that the font lacks
 Ends = tuple[float, float, float, float]
@@ -138,8 +144,14 @@ def _text_box(element: ET.Element) -> tuple[list[str], str, Ends]:
     size, text = float(element.attrib["font-size"]), element.text or ""
     x, y = float(element.attrib["x"]), float(element.attrib["y"])
     width = text_width(text, size)
-    left = x - {"start": 0.0, "middle": 0.5, "end": 1.0}[element.get("text-anchor", "start")] * width
-    return element.attrib["class"].split(), text, (left, y - 0.75 * size, left + width, y + 0.2 * size)
+    left = (
+        x - {"start": 0.0, "middle": 0.5, "end": 1.0}[element.get("text-anchor", "start")] * width
+    )
+    return (
+        element.attrib["class"].split(),
+        text,
+        (left, y - 0.75 * size, left + width, y + 0.2 * size),
+    )
 
 
 def faults(drawing: Drawing, chart: Chart, layout: Layout) -> set[str]:
@@ -152,11 +164,16 @@ def faults(drawing: Drawing, chart: Chart, layout: Layout) -> set[str]:
         wrong.add("a text leaves the drawing")
     names = {text for css, text, _ in seen.texts if "label" in css}
     for point, _ in chart.known:
-        if not names & {point.label, str(point.number)}:
+        if not names & {*(shorten(point.label, n) for n in NAME_LENGTHS), str(point.number)}:
             wrong.add("a label is missing")
     frame = layout.frame
     for box in seen.labels:
-        if box[0] < frame.left or box[2] > frame.right or box[1] < frame.top or box[3] > frame.bottom:
+        if (
+            box[0] < frame.left
+            or box[2] > frame.right
+            or box[1] < frame.top
+            or box[3] > frame.bottom
+        ):
             wrong.add("a label leaves the frame")
         if any(overlaps(box, mark) for mark in seen.marks):
             wrong.add("a label covers a mark")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
 
 from trtcal.reporting.drawing import WIDE, Drawing, Group, Layout, Mark, Shape, Stroke, Text
 from trtcal.reporting.placing import Box, Label, Line, Obstacles, Place, place
@@ -18,12 +18,14 @@ from trtcal.reporting.text import between, milliseconds, number, shorten, visibl
 
 NAMES_SHOWN = 12  # beyond this many points, labels are numbers
 NAME_LENGTH = 34
+NAME_LENGTHS = (NAME_LENGTH, 24, 16)  # of labels, the longest that have room
 RINGS, FAR_RINGS = 14, 80  # how far from its point a name, and a number, is tried
 MARK_HALF = 6.0
 LABEL_SPACE = 6.0  # of a label, more than its text
 STEP = 8.0  # between the places where the label of a line is tried
 ZIGZAG = 3.0  # half the width of the mark of a broken axis
 LINES = 1.25  # of a font's size: the height of a line of text
+MARGIN = 9.0  # pixels at the right of the points
 VALUES = 66.0  # pixels for the figures beside rows
 ABOUT = "about"
 P50 = "median latency p50 on this machine"
@@ -82,7 +84,7 @@ class Chart:
 
     def axis(self, start: float, end: float) -> Axis:
         """Return the axis of accuracy, with the limit on it unless it is far from all points."""
-        reaches = [(*(point.accuracy_interval or ()), accuracy) for point, accuracy in self.known]
+        reaches = [(accuracy, *(point.accuracy_interval or ())) for point, accuracy in self.known]
         axis = axis_of(reaches, start, end)
         if self.limit and axis.is_near(self.limit[0]):
             return axis_of([*reaches, (self.limit[0],)], start, end)
@@ -133,7 +135,7 @@ def accuracy_against_latency(chart: Chart, layout: Layout = WIDE) -> Drawing:
     names = (f"{layout.prefix}chart", f"{chart.measure} against latency", description)
     height = max(shape.at[1] for shape in legend if isinstance(shape, Text)) + font
     is_broken = bool(plot.x.breaks or plot.y.breaks)
-    return Drawing(*names, layout.width, height, shapes, is_broken, texts != plot.names)
+    return Drawing(*names, layout.width, height, shapes, is_broken, texts == plot.numbers)
 
 
 FRONT_LINE = ("accent", "front", 1.2, "4 3")
@@ -145,6 +147,7 @@ class _Plot:
     def __init__(self, chart: Chart, layout: Layout) -> None:
         self.chart, self.layout, self.known = chart, layout, chart.known
         self.names = [point.label for point, _ in self.known]
+        self.numbers = [str(point.number) for point, _ in self.known]
         frame = layout.frame
         times = [(point.latency_ms, *point.latency_interval) for point in chart.points]
         self.x = axis_of(times, frame.left, frame.right, may_be_log=True)
@@ -155,6 +158,8 @@ class _Plot:
         self.bars = [self._bars(*known) for known in zip(self.known, self.anchors, strict=True)]
         self.steps = [*self._steps()]
         self.lines = [*self._limit_line(), *self._reference_line()]
+        for place_, line in enumerate(self.lines):
+            self.lines[place_] = replace(line, box=self._free(line.tries))
 
     def _bars(self, known: tuple[Point, float], at: Place) -> tuple[Line, Line]:
         """Return the intervals of a point as a line across and a line up."""
@@ -173,60 +178,54 @@ class _Plot:
     def obstacles(self, *, has_bars: bool = True) -> Obstacles:
         """Return what labels leave visible."""
         frame = self.layout.frame
-        marks = [Box.around(*at, MARK_HALF) for at in self.anchors]
-        marks += [Box(frame.left, y - ZIGZAG, frame.right, y + ZIGZAG) for y in self.y.breaks]
-        marks += [Box(x - ZIGZAG, frame.top, x + ZIGZAG, frame.bottom) for x in self.x.breaks]
-        front = [(*start, *end) for start, end in pairwise(self.steps)]
-        bars = [bar for both in self.bars for bar in both if has_bars]
-        return Obstacles((*marks,), (*front, *bars))
+        boxes = [Box.around(*at, MARK_HALF) for at in self.anchors]
+        boxes += [line.box for line in self.lines if line.box]
+        lines = [(*start, *end) for start, end in pairwise(self.steps)]
+        for y in (y + side for y in self.y.breaks for side in (-ZIGZAG, ZIGZAG)):
+            lines.append((frame.left, y, frame.right, y))
+        for x in (x + side for x in self.x.breaks for side in (-ZIGZAG, ZIGZAG)):
+            lines.append((x, frame.top, x, frame.bottom))
+        lines += [bar for both in self.bars for bar in both if has_bars]
+        return Obstacles((*boxes,), (*lines, *(each.line for each in self.lines)))
 
     def _limit_line(self) -> Iterator[_Labelled]:
-        """Yield the line of the limit, with its label as far right as there is room."""
+        """Yield the line of the limit, whose label is as far right as there is room."""
         if self.chart.limit and self.y.shows(self.chart.limit[0]):
             frame, text, y = self.layout.frame, self.chart.limit[1], self.y.at(self.chart.limit[0])
             width, height = _size(text, self.layout.font)
-            lefts = _positions(frame.right - width, frame.left, -STEP)
-            tries = [
-                Box(x, top, x + width, top + height)
-                for top in (y + 1, y - height - 1)
-                for x in lefts
-            ]
-            yield _Labelled((frame.left, y, frame.right, y), text, "muted", self._free(tries))
+            corners = product(
+                (y + 1, y - height - 1), _positions(frame.right - width, frame.left, -STEP)
+            )
+            tries = [Box(left, top, left + width, top + height) for top, left in corners]
+            yield _Labelled((frame.left, y, frame.right, y), text, "muted", tries)
 
     def _reference_line(self) -> Iterator[_Labelled]:
-        """Yield the line of a reference without accuracy, with its label as high as there is room."""
+        """Yield the line of a reference without accuracy, whose label is as high as there is room."""
         for point in self.chart.points:
             if point.is_reference and point.accuracy is None:
                 frame, x = self.layout.frame, self.x.at(point.latency_ms)
-                text = f"{shorten(point.label, NAME_LENGTH // 2)} (FP32)"
-                width, height = _size(text, self.layout.font)
-                tops = _positions(frame.top, frame.bottom - height, STEP)
-                tries = [
-                    Box(left, y, left + width, y + height)
-                    for left in (x + 1, x - width - 1)
-                    for y in tops
-                ]
-                yield _Labelled(
-                    (x, frame.top, x, frame.bottom), text, "reference", self._free(tries)
+                width, height = _size("FP32", self.layout.font)
+                corners = product(
+                    (x + 1, x - width - 1), _positions(frame.top, frame.bottom - height, STEP)
                 )
+                tries = [Box(left, top, left + width, top + height) for left, top in corners]
+                yield _Labelled((x, frame.top, x, frame.bottom), "FP32", "reference", tries)
 
     def _free(self, tries: Sequence[Box]) -> Box | None:
-        strict, loose = self.obstacles(), self.obstacles(has_bars=False)
-        return strict.first_free(tries, self.layout.frame) or loose.first_free(
-            tries, self.layout.frame
+        every = (self.obstacles(has_bars=has_bars) for has_bars in (True, False))
+        return next(
+            filter(None, (each.first_free(tries, self.layout.frame) for each in every)), None
         )
 
     def labels(self) -> tuple[list[str], list[Label | None]]:
         """Return the points' texts with their places: names if all have room, else numbers."""
-        numbers = [str(point.number) for point, _ in self.known]
-        tries = [(numbers, FAR_RINGS, True), (numbers, FAR_RINGS, False)]
+        tries = [(self.numbers, FAR_RINGS, True), (self.numbers, FAR_RINGS, False)]
         if len(self.known) <= NAMES_SHOWN:
-            tries.insert(0, (self.names, RINGS, True))
+            names = [[shorten(name, length) for name in self.names] for length in NAME_LENGTHS]
+            tries = [*((each, RINGS, True) for each in names), *tries]
         for texts, rings, has_bars in tries:
             sizes = [_size(text, self.layout.font) for text in texts]
             obstacles = self.obstacles(has_bars=has_bars)
-            for each in self.lines:
-                obstacles = obstacles.with_label(Label(each.box, each.line))
             labels = place(self.anchors, sizes, self.layout.frame, obstacles, rings)
             if all(labels):
                 break
@@ -255,12 +254,13 @@ class _Plot:
 
 @dataclass(frozen=True)
 class _Labelled:
-    """A line across the whole chart, and where its text has room."""
+    """A line across the whole chart, where its text may be, and where it has room."""
 
     line: Line
     text: str
     color: str
-    box: Box | None
+    tries: Sequence[Box]
+    box: Box | None = None
 
 
 def accuracy_of_each(chart: Chart, layout: Layout = WIDE) -> Drawing:
@@ -304,8 +304,8 @@ def _row(
     yield Text((layout.width - 4, y + 0.35 * font), value, font, anchor="end")
     if point.accuracy is not None:
         ends = [(axis.at(end), y) for end in point.accuracy_interval or (point.accuracy,) * 2]
-        shapes = [Stroke(ends, point.color, "bar"), point.mark((axis.at(point.accuracy), y))]
-        yield Group(f"{layout.prefix}point-{point.number}", chart.tooltip(point), shapes)
+        bar, mark = Stroke(ends, point.color, "bar"), point.mark((axis.at(point.accuracy), y))
+        yield Group(f"{layout.prefix}point-{point.number}", chart.tooltip(point), [bar, mark])
 
 
 def _limit_over(x: float, text: str, frame: Box, layout: Layout) -> Iterator[Shape]:
@@ -339,7 +339,9 @@ def _grid_across(axis: Axis, frame: Box, font: float, *, is_drawn: bool) -> Iter
         x = axis.at(value)
         if is_drawn:
             yield Stroke([(x, frame.top), (x, frame.bottom)], "line", width=0.8)
-        yield Text((x, frame.bottom + 1.5 * font), _plain(value), font - 0.5, "muted", "middle")
+        if x + _size(_plain(value), font)[0] / 2 < frame.right + MARGIN:
+            at = (x, frame.bottom + 1.5 * font)
+            yield Text(at, _plain(value), font - 0.5, "muted", "middle")
     yield Stroke([(frame.left, frame.bottom), (frame.right, frame.bottom)], "muted")
     for x in axis.breaks:
         ys = _positions(frame.top, frame.bottom + ZIGZAG, 2 * ZIGZAG)

@@ -13,6 +13,7 @@ Line = tuple[float, float, float, float]
 GAP = 7.0  # from a point's middle to its label's edge
 RING = 6.0  # how much farther each next try is
 LEADER = 2.5 * GAP  # a label farther away has a line from its point
+TURN = 8  # degrees from one ring to the next, so that far tries are not all in the same directions
 ANGLES = (0, 45, -45, 90, -90, 135, -135, 180, 22, -22, 67, -67, 112, -112, 157, -157)
 
 
@@ -64,9 +65,9 @@ def _way(line: Line) -> Place:
 
 @dataclass(frozen=True)
 class Label:
-    """Where a label is, if it has room, with its line: from its point unless it is beside it."""
+    """Where a label is, with the line from its point unless it is beside it."""
 
-    box: Box | None
+    box: Box
     leader: Line | None = None
 
 
@@ -85,9 +86,8 @@ class Obstacles:
 
     def with_label(self, label: Label) -> Obstacles:
         """Return them and a label with its line."""
-        boxes = (label.box,) if label.box else ()
         lines = (label.leader,) if label.leader else ()
-        return Obstacles((*self.boxes, *boxes), (*self.lines, *lines))
+        return Obstacles((*self.boxes, label.box), (*self.lines, *lines))
 
     def first_free(self, boxes: Iterable[Box], bounds: Box) -> Box | None:
         """Return the first of these boxes that has room within the bounds, None if none has."""
@@ -133,7 +133,7 @@ def _tries(anchor: Place, size: Place, rings: int) -> Iterator[Box]:
     """Yield boxes about an anchor, the nearest first, those to its right before the others."""
     for ring in range(rings):
         distance = GAP + ring * RING
-        for angle in ANGLES:
+        for angle in (each + TURN * ring for each in ANGLES):
             across, down = math.cos(math.radians(angle)), -math.sin(math.radians(angle))
             x, y = anchor[0] + across * distance, anchor[1] + down * distance
             left, top = x - size[0] * (1 - across) / 2, y - size[1] * (1 - down) / 2

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 Reach = tuple[float, float]
-"""A value's interval, low and high."""
+"""The least and the largest of something."""
+Spot = tuple[float, float, float]
+"""The ends of a value's interval, low and high, and the value."""
 Room = Callable[[float], float]
 """How many pixels the label of a value takes along the axis."""
 
@@ -24,7 +26,7 @@ STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 class Band:
     """A part of an axis: `low` stands at `start` and `high` at `end`, in pixels.
 
-    `values` are the smallest and the largest that are drawn there; `is_main` is most of the values.
+    `values` are drawn there; `is_main` if they are most of all values.
     """
 
     low: float
@@ -32,7 +34,7 @@ class Band:
     start: float
     end: float
     is_log: bool
-    values: Reach
+    values: Sequence[float]
     is_main: bool
 
     def at(self, value: float) -> float:
@@ -47,7 +49,8 @@ class Band:
         if self.is_log:
             tries = [_powers(self.low, self.high, digits) for digits in ((1, 2, 5), (1,))] + tries
         if not self.is_main:
-            tries = [sorted({*self.values}), [self.values[0]]]
+            shown = sorted({float(f"{value:.3g}") for value in self.values})
+            tries = [shown, [shown[0], shown[-1]], shown[:1]]
         return next((ticks for ticks in tries if self._fits(ticks, room)), [])
 
     def _fits(self, ticks: Sequence[float], room: Room) -> bool:
@@ -99,37 +102,35 @@ class Axis:
 def axis_of(
     values: Sequence[Sequence[float]], start: float, end: float, may_be_log: bool = False
 ) -> Axis:
-    """Return the axis from `start` to `end` that shows each of some values with its interval."""
-    reaches = sorted((min(each), max(each)) for each in values) or [(0.0, 1.0)]
-    groups, main = _groups(reaches, may_be_log)
+    """Return the axis from `start` to `end` that shows values, each with the ends of its interval."""
+    spots = sorted((min(each), max(each), each[0]) for each in values) or [(0.0, 1.0, 0.0)]
+    groups, main = _groups(spots, may_be_log)
     aside = (end - start) * ASIDE
     gap = (end - start) * BREAK
     main_length = (end - start) - (len(groups) - 1) * (aside + gap)
     bands = []
     for number, group in enumerate(groups):
         length = main_length if number == main else aside
-        ends = _ends(group)
-        is_log = _is_log(group, may_be_log)
-        bands.append(
-            Band(*_padded(*ends, is_log), start, start + length, is_log, ends, number == main)
-        )
+        is_log, shown = _is_log(group, may_be_log), [value for _, _, value in group]
+        limits = _padded(*_ends(group), is_log)
+        bands.append(Band(*limits, start, start + length, is_log, shown, number == main))
         start += length + gap
     return Axis(tuple(bands))
 
 
-def _groups(reaches: list[Reach], may_be_log: bool) -> tuple[list[list[Reach]], int]:
-    """Return sorted reaches in groups, and which is the main one: the others are fewer and far off."""
-    is_log = _is_log(reaches, may_be_log)
-    for aside in range(1, (len(reaches) + 1) // 2):
+def _groups(spots: list[Spot], may_be_log: bool) -> tuple[list[list[Spot]], int]:
+    """Return sorted values in groups, and which is the main one: the others are fewer and far off."""
+    is_log = _is_log(spots, may_be_log)
+    for aside in range(1, (len(spots) + 1) // 2):
         for below in range(aside + 1):
-            above = len(reaches) - aside + below
-            groups = [reaches[:below], reaches[below:above], reaches[above:]]
+            above = len(spots) - aside + below
+            groups = [spots[:below], spots[below:above], spots[above:]]
             if all(_is_far(group, groups[1], is_log) for group in groups[::2] if group):
                 return [group for group in groups if group], int(below > 0)
-    return [reaches], 0
+    return [spots], 0
 
 
-def _is_far(group: Sequence[Reach], main: Sequence[Reach], is_log: bool) -> bool:
+def _is_far(group: Sequence[Spot], main: Sequence[Spot], is_log: bool) -> bool:
     """Whether a group is so far from the main one that both on an axis would squeeze that."""
     (low, high), (least, most) = _ends(main), _ends(group)
     if is_log:
@@ -137,12 +138,12 @@ def _is_far(group: Sequence[Reach], main: Sequence[Reach], is_log: bool) -> bool
     return max(least - high, low - most) > FAR * _range(low, high)
 
 
-def _ends(reaches: Sequence[Reach]) -> Reach:
-    return min(low for low, _ in reaches), max(high for _, high in reaches)
+def _ends(spots: Sequence[Spot]) -> Reach:
+    return min(low for low, _, _ in spots), max(high for _, high, _ in spots)
 
 
-def _is_log(reaches: Sequence[Reach], may_be_log: bool) -> bool:
-    low, high = _ends(reaches)
+def _is_log(spots: Sequence[Spot], may_be_log: bool) -> bool:
+    low, high = _ends(spots)
     return may_be_log and low > 0 and high / low > LOG_RATIO
 
 
