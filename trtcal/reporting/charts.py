@@ -9,20 +9,19 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import pairwise
 
 from trtcal.reporting.drawing import WIDE, Drawing, Group, Layout, Mark, Shape, Stroke, Text
-from trtcal.reporting.placing import Box, Label, Line, Obstacles, Place, place
+from trtcal.reporting.placing import Box, Label, Line, Obstacles, Place, beside, place, positions
 from trtcal.reporting.scale import Axis, Reach, axis_of
 from trtcal.reporting.text import between, milliseconds, number, shorten, visible, width_em
 
 NAMES_SHOWN = 12  # beyond this many points, labels are numbers
 NAME_LENGTH = 34
 NAME_LENGTHS = (NAME_LENGTH, 24, 16)  # of labels, the longest that have room
-RINGS, FAR_RINGS = 14, 80  # how far from its point a name, and a number, is tried
+RINGS, FAR_RINGS = 20, 120  # how far from its point a name, and a number, is tried
 MARK_HALF = 6.0
 LABEL_SPACE = 6.0  # of a label, more than its text
-STEP = 8.0  # between the places where the label of a line is tried
 ZIGZAG = 3.0  # half the width of the mark of a broken axis
 LINES = 1.25  # of a font's size: the height of a line of text
 MARGIN = 9.0  # pixels at the right of the points
@@ -157,9 +156,9 @@ class _Plot:
         self.anchors = [(self.x.at(ms), self.y.at(accuracy)) for ms, accuracy in places]
         self.bars = [self._bars(*known) for known in zip(self.known, self.anchors, strict=True)]
         self.steps = [*self._steps()]
-        self.lines = [*self._limit_line(), *self._reference_line()]
+        self.lines = [*self._lines(chart)]
         for place_, line in enumerate(self.lines):
-            self.lines[place_] = replace(line, box=self._free(line.tries))
+            self.lines[place_] = self._labelled(line)
 
     def _bars(self, known: tuple[Point, float], at: Place) -> tuple[Line, Line]:
         """Return the intervals of a point as a line across and a line up."""
@@ -179,7 +178,7 @@ class _Plot:
         """Return what labels leave visible."""
         frame = self.layout.frame
         boxes = [Box.around(*at, MARK_HALF) for at in self.anchors]
-        boxes += [line.box for line in self.lines if line.box]
+        boxes += [line.label[1] for line in self.lines if line.label]
         lines = [(*start, *end) for start, end in pairwise(self.steps)]
         for y in (y + side for y in self.y.breaks for side in (-ZIGZAG, ZIGZAG)):
             lines.append((frame.left, y, frame.right, y))
@@ -188,34 +187,28 @@ class _Plot:
         lines += [bar for both in self.bars for bar in both if has_bars]
         return Obstacles((*boxes,), (*lines, *(each.line for each in self.lines)))
 
-    def _limit_line(self) -> Iterator[_Labelled]:
-        """Yield the line of the limit, whose label is as far right as there is room."""
-        if self.chart.limit and self.y.shows(self.chart.limit[0]):
-            frame, text, y = self.layout.frame, self.chart.limit[1], self.y.at(self.chart.limit[0])
-            width, height = _size(text, self.layout.font)
-            corners = product(
-                (y + 1, y - height - 1), _positions(frame.right - width, frame.left, -STEP)
-            )
-            tries = [Box(left, top, left + width, top + height) for top, left in corners]
-            yield _Labelled((frame.left, y, frame.right, y), text, "muted", tries)
-
-    def _reference_line(self) -> Iterator[_Labelled]:
-        """Yield the line of a reference without accuracy, whose label is as high as there is room."""
-        for point in self.chart.points:
+    def _lines(self, chart: Chart) -> Iterator[_Labelled]:
+        """Yield the line of the limit, and that of a reference without accuracy, without labels."""
+        frame = self.layout.frame
+        if chart.limit and self.y.shows(chart.limit[0]):
+            y = self.y.at(chart.limit[0])
+            yield _Labelled((frame.left, y, frame.right, y), (chart.limit[1], "limit"), "muted")
+        for point in chart.points:
             if point.is_reference and point.accuracy is None:
-                frame, x = self.layout.frame, self.x.at(point.latency_ms)
-                width, height = _size("FP32", self.layout.font)
-                corners = product(
-                    (x + 1, x - width - 1), _positions(frame.top, frame.bottom - height, STEP)
-                )
-                tries = [Box(left, top, left + width, top + height) for left, top in corners]
-                yield _Labelled((x, frame.top, x, frame.bottom), "FP32", "reference", tries)
+                x = self.x.at(point.latency_ms)
+                yield _Labelled((x, frame.top, x, frame.bottom), ("FP32",), "reference")
 
-    def _free(self, tries: Sequence[Box]) -> Box | None:
-        every = (self.obstacles(has_bars=has_bars) for has_bars in (True, False))
-        return next(
-            filter(None, (each.first_free(tries, self.layout.frame) for each in every)), None
-        )
+    def _labelled(self, line: _Labelled) -> _Labelled:
+        """Return a line with the first of its texts that has room beside it, over bars at worst."""
+        tries = [
+            (text, box)
+            for text in line.texts
+            for box in beside(line.line, _size(text, self.layout.font))
+            if self.layout.frame.holds(box)
+        ]
+        strict, loose = self.obstacles(), self.obstacles(has_bars=False)
+        free = (each for every in (strict, loose) for each in tries if every.leave(each[1]))
+        return replace(line, label=next(free, None))
 
     def labels(self) -> tuple[list[str], list[Label | None]]:
         """Return the points' texts with their places: names if all have room, else numbers."""
@@ -235,8 +228,8 @@ class _Plot:
         """Yield the lines across the chart with their labels."""
         for each in self.lines:
             yield Stroke(_ends(each.line), each.color, "limit", 1.2, "1 2")
-            if each.box:
-                yield _text(each.box, each.text, self.layout.font, each.color)
+            if each.label:
+                yield _text(*each.label, self.layout.font, each.color)
 
     def groups(self) -> Iterator[Group]:
         """Yield each point's intervals and mark, with its numbers."""
@@ -254,13 +247,12 @@ class _Plot:
 
 @dataclass(frozen=True)
 class _Labelled:
-    """A line across the whole chart, where its text may be, and where it has room."""
+    """A line across the whole chart, the texts that it may have, and the one that has room."""
 
     line: Line
-    text: str
+    texts: tuple[str, ...]
     color: str
-    tries: Sequence[Box]
-    box: Box | None = None
+    label: tuple[str, Box] | None = None
 
 
 def accuracy_of_each(chart: Chart, layout: Layout = WIDE) -> Drawing:
@@ -329,7 +321,7 @@ def _grid_up(axis: Axis, frame: Box, font: float) -> Iterator[Shape]:
         yield Stroke([(frame.left, y), (frame.right, y)], "line", width=0.8)
         yield Text((frame.left - 6, y + 0.35 * font), _plain(value), font - 0.5, "muted", "end")
     for y in axis.breaks:
-        xs = _positions(frame.left, frame.right, 2 * ZIGZAG)
+        xs = positions(frame.left, frame.right, 2 * ZIGZAG)
         yield Stroke([(x, y + ZIGZAG * (-1) ** n) for n, x in enumerate(xs)], "muted", "break")
 
 
@@ -344,7 +336,7 @@ def _grid_across(axis: Axis, frame: Box, font: float, *, is_drawn: bool) -> Iter
             yield Text(at, _plain(value), font - 0.5, "muted", "middle")
     yield Stroke([(frame.left, frame.bottom), (frame.right, frame.bottom)], "muted")
     for x in axis.breaks:
-        ys = _positions(frame.top, frame.bottom + ZIGZAG, 2 * ZIGZAG)
+        ys = positions(frame.top, frame.bottom + ZIGZAG, 2 * ZIGZAG)
         yield Stroke([(x + ZIGZAG * (-1) ** n, y) for n, y in enumerate(ys)], "muted", "break")
 
 
@@ -393,10 +385,10 @@ def _label(label: Label | None, text: str, font: float) -> Iterator[Shape]:
     if label and label.leader:
         yield Stroke(_ends(label.leader), "muted", "leader", 0.7)
     if label and label.box:
-        yield _text(label.box, text, font, "ink")
+        yield _text(text, label.box, font, "ink")
 
 
-def _text(box: Box, text: str, font: float, color: str) -> Text:
+def _text(text: str, box: Box, font: float, color: str) -> Text:
     return Text(
         (box.left + LABEL_SPACE / 2, box.bottom - 0.3 * font), text, font, color, css="label"
     )
@@ -408,10 +400,6 @@ def _ends(line: Line) -> list[Place]:
 
 def _size(text: str, font: float) -> Place:
     return width_em(text) * font + LABEL_SPACE, font * LINES
-
-
-def _positions(start: float, end: float, step: float) -> list[float]:
-    return [start + step * count for count in range(int((end - start) / step) + 1)]
 
 
 def _plain(value: float) -> str:

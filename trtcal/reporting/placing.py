@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 Place = tuple[float, float]
 Line = tuple[float, float, float, float]
 """Both ends of a line: x and y of the first, x and y of the second."""
 
 GAP = 7.0  # from a point's middle to its label's edge
-RING = 6.0  # how much farther each next try is
+RING = 4.0  # how much farther each next try is
+STEP = 8.0  # between the places where the label of a line is tried
 LEADER = 2.5 * GAP  # a label farther away has a line from its point
 TURN = 8  # degrees from one ring to the next, so that far tries are not all in the same directions
 ANGLES = (0, 45, -45, 90, -90, 135, -135, 180, 22, -22, 67, -67, 112, -112, 157, -157)
@@ -89,9 +91,22 @@ class Obstacles:
         lines = (label.leader,) if label.leader else ()
         return Obstacles((*self.boxes, label.box), (*self.lines, *lines))
 
-    def first_free(self, boxes: Iterable[Box], bounds: Box) -> Box | None:
-        """Return the first of these boxes that has room within the bounds, None if none has."""
-        return next((box for box in boxes if bounds.holds(box) and self.leave(box)), None)
+
+def positions(start: float, end: float, step: float) -> list[float]:
+    """Return the places from `start` to `end`, a step from each other."""
+    return [start + step * count for count in range(int((end - start) / step) + 1)]
+
+
+def beside(line: Line, size: Place) -> Iterator[Box]:
+    """Yield boxes on both sides of a line, from its right end on, or from its top if it is vertical."""
+    left, top, right, bottom = line
+    width, height = size
+    if top == bottom:
+        corners = product((top + 1, top - height - 1), positions(right - width, left, -STEP))
+        yield from (Box(x, y, x + width, y + height) for y, x in corners)
+    else:
+        corners = product((left + 1, left - width - 1), positions(top, bottom - height, STEP))
+        yield from (Box(x, y, x + width, y + height) for x, y in corners)
 
 
 def place(
