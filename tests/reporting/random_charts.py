@@ -36,7 +36,7 @@ Ends = tuple[float, float, float, float]
 
 def random_chart(seed: int) -> Chart:
     """Return 2 to 14 variants: ties, ruined ones, wide and zero intervals, ranges of decades."""
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # noqa: S311 (no secret)
     points = random_points(rng)
     bound = rng.choice((0.5, 1.0, 40.0))
     limit = (98.0 - bound, f"limit: FP32 \u2212 {bound:g} points") if rng.random() < 0.4 else None
@@ -156,28 +156,31 @@ def _text_box(element: ET.Element) -> tuple[list[str], str, Ends]:
 
 def faults(drawing: Drawing, chart: Chart, layout: Layout) -> set[str]:
     """Return what is wrong with the drawing of a chart."""
-    seen = Geometry(svg_of(drawing))
-    boxes, (width, height) = [box for _, text, box in seen.texts if text], seen.size
-    pairs = itertools.combinations(boxes, 2)
-    wrong = {"texts overlap"} if any(overlaps(*pair) for pair in pairs) else set()
-    if any(box[0] < 0 or box[1] < 0 or box[2] > width or box[3] > height for box in boxes):
-        wrong.add("a text leaves the drawing")
+    seen, frame = Geometry(svg_of(drawing)), layout.frame
+    boxes = [box for _, text, box in seen.texts if text]
     names = {text for css, text, _ in seen.texts if "label" in css}
-    for point, _ in chart.known:
-        if not names & {*(shorten(point.label, n) for n in NAME_LENGTHS), str(point.number)}:
-            wrong.add("a label is missing")
-    frame = layout.frame
-    for box in seen.labels:
-        if (
-            box[0] < frame.left
-            or box[2] > frame.right
-            or box[1] < frame.top
-            or box[3] > frame.bottom
-        ):
-            wrong.add("a label leaves the frame")
-        if any(overlaps(box, mark) for mark in seen.marks):
-            wrong.add("a label covers a mark")
-        for css in ("front", "leader", "bar", "limit", "break"):
-            if any(crosses(line, box) for line in seen.lines(css)):
-                wrong.add(f"a {css} line crosses a label")
-    return wrong
+    whole, inner = (0.0, 0.0, *seen.size), (frame.left, frame.top, frame.right, frame.bottom)
+    lines = {css: [*seen.lines(css)] for css in ("front", "leader", "bar", "limit", "break")}
+    wrong = {
+        "texts overlap": any(overlaps(*pair) for pair in itertools.combinations(boxes, 2)),
+        "a text leaves the drawing": not all(_is_within(box, whole) for box in boxes),
+        "a label leaves the frame": not all(_is_within(box, inner) for box in seen.labels),
+        "a label is missing": not all(names & _texts_of(point) for point, _ in chart.known),
+        "a label covers a mark": any(
+            overlaps(*pair) for pair in itertools.product(seen.labels, seen.marks)
+        ),
+    }
+    for css, own in lines.items():
+        pairs = itertools.product(own, seen.labels)
+        wrong[f"a {css} line crosses a label"] = any(crosses(*pair) for pair in pairs)
+    return {fault for fault, is_so in wrong.items() if is_so}
+
+
+def _is_within(box: Ends, other: Ends) -> bool:
+    starts = box[0] >= other[0] and box[1] >= other[1]
+    return starts and box[2] <= other[2] and box[3] <= other[3]
+
+
+def _texts_of(point: Point) -> set[str]:
+    """Return the texts that a point's label may have."""
+    return {str(point.number), *(shorten(point.label, length) for length in NAME_LENGTHS)}

@@ -122,6 +122,7 @@ def place(
     the mark of another point. `rings` is how far away a label is tried. The same input gives the same
     places.
     """
+    obstacles = Obstacles((*dict.fromkeys(obstacles.boxes),), (*dict.fromkeys(obstacles.lines),))
     labels: list[Label | None] = []
     for anchor, size in zip(anchors, sizes, strict=True):
         near = Box.around(*anchor, GAP / 2)

@@ -144,7 +144,7 @@ def _ends(spots: Sequence[Spot]) -> Reach:
 
 def _is_log(spots: Sequence[Spot], may_be_log: bool) -> bool:
     low, high = _ends(spots)
-    return may_be_log and low > 0 and high / low > LOG_RATIO
+    return may_be_log and low > 0 and high > LOG_RATIO * low
 
 
 def _range(low: float, high: float) -> float:
@@ -154,7 +154,7 @@ def _range(low: float, high: float) -> float:
 def _padded(low: float, high: float, is_log: bool) -> Reach:
     """Return limits with room at both ends, also where all values are equal."""
     if is_log:
-        room = (high / low) ** PADDING
+        room = math.exp(PADDING * (math.log(high) - math.log(low)))
         return low / room, high * room
     room = _range(low, high) * PADDING + (_range(low, high) - (high - low)) / 2
     return low - room, high + room
