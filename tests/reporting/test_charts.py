@@ -96,7 +96,7 @@ def test_the_same_points_give_the_same_bytes():
         [point(0, "only")],
         [point(0, "reference", accuracy=None), point(1, "none", accuracy=None)],
         [point(0, "reference", accuracy=None), point(1, "some", 0.5, 30.0)],
-        [point(number, f"equal {number}") for number in range(50)],
+        [point(number, f"equal {number}") for number in range(14)],
         [point(number, "far", 10.0**number) for number in range(4)],
         [Point(0, "zero", 0.0, (0.0, 0.0), 0.0)],
         [point(0, "huge", 1e300, 1e-300), point(1, "tiny", 1e-300, 1e300)],
@@ -111,10 +111,10 @@ def test_it_draws_odd_cases(points):
 
 
 def test_many_points_bear_their_numbers():
-    points = [point(number, f"name {number}") for number in range(50)]
+    points = [point(number, f"name {number}", 1.0 + number, 90.0) for number in range(30)]
     drawing = accuracy_against_latency(chart(*points))
     assert drawing.is_numbered
-    assert {str(number) for number in range(50)} <= set(texts(draw(*points)))
+    assert {str(number) for number in range(30)} <= set(texts(draw(*points)))
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,9 @@ def test_the_page_shows_the_interval_and_the_chart_of_the_target(tmp_path):
     small = [estimated(ms, too_small=True) for ms in (4.0, 1.0, 2.0)]
     page = render(assemble(write_run(tmp_path / "small", compared(*small))))
     assert "estimated latency" not in page
+    assert "fewer than two variants: the network is too small to estimate" in page
+    assert "Top-1 accuracy of each variant" in page
+    assert "limit: FP32 \u2212 1 point" in page
     assert "<dd>too small to estimate: 9 kernels, launch time decides</dd>" in page
 
 

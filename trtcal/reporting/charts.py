@@ -19,7 +19,7 @@ from trtcal.reporting.text import between, milliseconds, number, shorten, visibl
 NAMES_SHOWN = 12  # beyond this many points, labels are numbers
 NAME_LENGTH = 34
 NAME_LENGTHS = (NAME_LENGTH, 24, 16)  # of labels, the longest that have room
-RINGS, FAR_RINGS = 20, 120  # how far from its point a name, and a number, is tried
+RINGS, FAR_RINGS = 20, 70  # how far from its point a name, and a number, is tried
 MARK_HALF = 6.0
 LABEL_SPACE = 6.0  # of a label, more than its text
 ZIGZAG = 3.0  # half the width of the mark of a broken axis
@@ -137,7 +137,7 @@ def accuracy_against_latency(chart: Chart, layout: Layout = WIDE) -> Drawing:
     return Drawing(*names, layout.width, height, shapes, is_broken, texts == plot.numbers)
 
 
-FRONT_LINE = ("accent", "front", 1.2, "4 3")
+FRONT_LINE = ("muted", "front", 1.2, "7 3")
 
 
 class _Plot:
@@ -328,11 +328,10 @@ def _grid_up(axis: Axis, frame: Box, font: float) -> Iterator[Shape]:
 def _grid_across(axis: Axis, frame: Box, font: float, *, is_drawn: bool) -> Iterator[Shape]:
     """Yield the values of a horizontal axis, with lines if they are drawn, and its breaks."""
     for value in axis.ticks(lambda value: _size(_plain(value), font)[0]):
-        x = axis.at(value)
-        if is_drawn:
-            yield Stroke([(x, frame.top), (x, frame.bottom)], "line", width=0.8)
-        if x + _size(_plain(value), font)[0] / 2 < frame.right + MARGIN:
+        x, half = axis.at(value), _size(_plain(value), font)[0] / 2
+        if x + half < frame.right + MARGIN:
             at = (x, frame.bottom + 1.5 * font)
+            yield from [Stroke([(x, frame.top), (x, frame.bottom)], "line", width=0.8)] * is_drawn
             yield Text(at, _plain(value), font - 0.5, "muted", "middle")
     yield Stroke([(frame.left, frame.bottom), (frame.right, frame.bottom)], "muted")
     for x in axis.breaks:

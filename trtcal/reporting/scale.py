@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from sys import float_info
 
 Reach = tuple[float, float]
 """The least and the largest of something."""
@@ -155,7 +156,7 @@ def _padded(low: float, high: float, is_log: bool) -> Reach:
     """Return limits with room at both ends, also where all values are equal."""
     if is_log:
         room = math.exp(PADDING * (math.log(high) - math.log(low)))
-        return low / room, high * room
+        return max(low / room, float_info.min), min(high * room, float_info.max)
     room = _range(low, high) * PADDING + (_range(low, high) - (high - low)) / 2
     return low - room, high + room
 
