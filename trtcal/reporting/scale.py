@@ -166,7 +166,7 @@ def _steps(low: float, high: float, count: int) -> list[float]:
     power = 10.0 ** math.floor(math.log10((high - low) / count))
     step = next(each * power for each in STEPS if each * power * count >= (high - low) * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [number * step for number in range(first, last + 1)]
+    return [number * step for number in range(first, last + 1) if low <= number * step <= high]
 
 
 def _powers(low: float, high: float, digits: Sequence[int]) -> list[float]:
