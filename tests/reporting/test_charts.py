@@ -26,7 +26,7 @@ HOSTILE = [
     *("\u202eevil", "数字"),
 ]
 QUICK = 20
-"""How many random charts each run of the tests draws; the slow tests draw 200."""
+"""How many random charts each run of the tests looks at; the slow tests look at 200."""
 
 
 def point(number: int, name: str, latency: float = 1.0, accuracy: float | None = 98.0) -> Point:
