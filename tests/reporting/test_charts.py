@@ -222,7 +222,6 @@ def test_labels_never_overlap(anchors):
     for index, box in enumerate(placed):
         assert bounds.holds(box)
         assert not any(box.overlaps(other) for other in (*placed[index + 1 :], *marks))
-    assert len(placed) == len(anchors)
 
 
 def test_a_label_without_room_is_left_out():
