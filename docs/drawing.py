@@ -15,7 +15,11 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from trtcal.reporting.charts import ACCENT, DPI, INK, MUTED, PAPER, REFERENCE
+INK, MUTED, LINE, ACCENT, REFERENCE, PAPER = (
+    *("#1f2328", "#59636e", "#d5dae0"),
+    *("#0b5cad", "#8a3b12", "#ffffff"),
+)
+DPI = 72  # one unit of a figure is one point
 
 BLUE, BROWN, GREEN, GRAY = ACCENT, REFERENCE, "#1a6e3c", "#eef1f4"
 PALE_BLUE, PALE_BROWN = "#dcebfb", "#fbe6d9"

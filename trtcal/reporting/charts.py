@@ -1,79 +1,34 @@
-"""The report's drawings as SVG: accuracy against latency, and histograms with the ranges on them.
+"""The report's charts: accuracy against latency, or accuracy alone where latencies are not known.
 
-They are legible without colour: the reference is a diamond, variants on the Pareto front are filled
-circles, the others hollow ones; methods differ by their dashes. The same data give the same bytes.
-Counts are on a logarithmic scale, since what a range cuts off is rare.
+They are legible without color: the reference is a diamond, measured latencies are filled marks and
+estimated ones hollow, with a dashed interval. The same data give the same drawing.
 """
 
 from __future__ import annotations
 
-import io
-import math
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
-import numpy as np
-
-from calibrators.imports import MATPLOTLIB, without_file
-from trtcal.reporting.engines import View
-from trtcal.reporting.svg import GAP, Box, place, tidy
+from trtcal.reporting.drawing import WIDE, Drawing, Group, Layout, Mark, Shape, Stroke, Text
+from trtcal.reporting.placing import Box, Label, Line, Obstacles, Place, beside, place, positions
+from trtcal.reporting.scale import Axis, Reach, axis_of
 from trtcal.reporting.text import between, milliseconds, number, shorten, visible, width_em
-from trtcal.reporting.text import figure as figure_text
 
-with without_file(MATPLOTLIB):
-    import matplotlib as mpl
-    from matplotlib.axes import Axes
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
-
-INK, MUTED, LINE = "#1f2328", "#59636e", "#d5dae0"
-ACCENT, REFERENCE, PAPER = "#0b5cad", "#8a3b12", "#ffffff"
-
-DPI = 72  # one unit of the drawing is one point
 NAMES_SHOWN = 12  # beyond this many points, labels are numbers
-LOG_RATIO = 20.0
-MARKER_HALF = 5.0
-LABEL_SPACE = 6.0  # between labels side by side
 NAME_LENGTH = 34
-LEGEND = 3  # methods beside each other over one column
-DASHES = ((1.0, 0.0), (5, 2), (1.5, 1.5), (5, 2, 1, 2), (8, 3), (3, 1, 1, 1, 1, 1))
-
-
-@dataclass(frozen=True)
-class Layout:
-    """A size that drawings have, in inches; a page shows the one that its screen has room for.
-
-    `frame` is where the axes stand in the chart, as shares of it; a panel is one histogram. `prefix`
-    begins the ids of what is drawn so.
-    """
-
-    chart: tuple[float, float]
-    frame: tuple[float, float, float, float]
-    panel: tuple[float, float]
-    columns: int
-    font: float
-    small: float
-    prefix: str = ""
-
-    def drawing(self) -> AbstractContextManager[None]:
-        """Return the context in which matplotlib has this layout."""
-        return mpl.rc_context(
-            {
-                "svg.hashsalt": f"{self.prefix}trtcal",
-                "svg.fonttype": "none",
-                "font.size": self.font,
-                "legend.fontsize": self.small,
-            }
-        )
-
-
-WIDE = Layout((10.0, 4.8), (0.065, 0.13, 0.915, 0.76), (3.4, 1.9), 3, 10.0, 8.5)
-NARROW = Layout((4.6, 4.4), (0.13, 0.14, 0.84, 0.74), (4.6, 2.1), 1, 12.5, 12.0, "narrow-")
-LAYOUTS = (WIDE, NARROW)
-P50 = "median latency p50"
+NAME_LENGTHS = (NAME_LENGTH, 24, 16)  # of labels, the longest that have room
+RINGS, FAR_RINGS = 20, 70  # how far from its point a name, and a number, is tried
+MARK_HALF = 6.0
+LABEL_SPACE = 6.0  # of a label, more than its text
+ZIGZAG = 3.0  # half the width of the mark of a broken axis
+LINES = 1.25  # of a font's size: the height of a line of text
+MARGIN = 9.0  # pixels at the right of the points
+VALUES = 66.0  # pixels for the figures beside rows
+ABOUT = "about"
+P50 = "median latency p50 on this machine"
+FRONT = "Pareto front: no other point is both faster and more accurate"
 
 
 @dataclass(frozen=True)
@@ -81,326 +36,379 @@ class Point:
     """One variant: latency in milliseconds, accuracy in the chart's unit, each with its interval.
 
     `accuracy` is None for a reference that has none (SQNR against itself is infinite). `evidence` is
-    what the latency is: a median that was measured, a sum of layers, or an estimate.
+    what the latency is: a median that was measured, a sum of layers, or an estimate (`about`).
     """
 
     number: int
     name: str
     latency_ms: float
-    latency_interval: tuple[float, float]
+    latency_interval: Reach
     accuracy: float | None
-    accuracy_interval: tuple[float, float] | None = None
+    accuracy_interval: Reach | None = None
     is_reference: bool = False
     evidence: str = "p50"
 
+    @property
+    def label(self) -> str:
+        """The name as it is shown."""
+        return shorten(visible(self.name), NAME_LENGTH)
 
-Drawn = list[tuple[Point, float]]
-"""Points with the accuracy at which they stand."""
+    def mark(self, at: Place, *, is_full: bool = True) -> Mark:
+        """Return its mark."""
+        return Mark(at, self.color, self.is_reference, is_full)
+
+    @property
+    def color(self) -> str:
+        """The color of its mark and its intervals."""
+        return "reference" if self.is_reference else "accent"
 
 
-def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+@dataclass(frozen=True)
+class Chart:
+    """What is drawn: the points, what their accuracies and latencies are, and the accuracy to hold.
+
+    `limit` is that accuracy with its words.
+    """
+
+    points: Sequence[Point]
+    measure: str
+    unit: str
+    across: str = P50
+    limit: tuple[float, str] | None = None
+
+    @property
+    def known(self) -> list[tuple[Point, float]]:
+        """The points whose accuracy is known, with that."""
+        return [(point, point.accuracy) for point in self.points if point.accuracy is not None]
+
+    def axis(self, start: float, end: float) -> Axis:
+        """Return the axis of accuracy, with the limit on it unless it is far from all points."""
+        reaches = [(accuracy, *(point.accuracy_interval or ())) for point, accuracy in self.known]
+        axis = axis_of(reaches, start, end)
+        if self.limit and axis.is_near(self.limit[0]):
+            return axis_of([*reaches, (self.limit[0],)], start, end)
+        return axis
+
+    def tooltip(self, point: Point) -> str:
+        """Return a point's name and accuracy in a line."""
+        name = visible(point.name) + (" (reference)" if point.is_reference else "")
+        interval = _interval(point.accuracy_interval)
+        return f"{name}: {self.measure} {number(point.accuracy)} {self.unit}{interval}"
+
+
+def pareto_front(points: Sequence[Place]) -> list[int]:
     """Return the indexes of the (latency, accuracy) that no other one beats, by rising latency."""
 
-    def beaten(point: tuple[float, float]) -> bool:
+    def beaten(point: Place) -> bool:
         return any(each[0] <= point[0] and each[1] >= point[1] and each != point for each in points)
 
     front = [index for index, point in enumerate(points) if not beaten(point)]
     return sorted(front, key=lambda index: points[index])
 
 
-def accuracy_against_latency(
-    points: Sequence[Point], measure: str, unit: str, layout: Layout = WIDE, across: str = P50
-) -> str:
-    """Return the chart as an SVG document; `measure` and `unit` name the accuracy axis.
-
-    `across` names the latencies.
-    """
-    drawn = [(point, point.accuracy) for point in points if point.accuracy is not None]
-    places = [(point.latency_ms, accuracy) for point, accuracy in drawn]
-    front = pareto_front(places)
-    steps = [places[index] for index in front]
-    with layout.drawing():
-        figure = Figure(figsize=layout.chart, dpi=DPI)
-        FigureCanvasSVG(figure)
-        axes = figure.add_axes(layout.frame)
-        _set_limits(axes, points)
-        _style(axes, measure, unit, across)
-        _draw_front(axes, steps, layout)
-        _draw_points(axes, drawn, {drawn[index][0].number for index in front}, layout)
-        _draw_bare_reference(axes, points)
-        _draw_labels(axes, drawn, _front_boxes(axes, steps))
-        source = saved(figure)
-    tooltips = {_gid(point, layout): tooltip(point, measure, unit) for point, _ in drawn}
-    meaning = "Pareto front: no other point is both faster and more accurate"
-    texts = (f"{measure} against latency", _description(drawn, front, measure, across))
-    reached, name = {*tooltips}, f"{layout.prefix}chart"
-    tooltips[f"{layout.prefix}pareto-front"] = meaning
-    return tidy(source, *texts, tooltips, name, reached)
-
-
-def tooltip(point: Point, measure: str, unit: str) -> str:
-    """Return a point's numbers in a line."""
-    name = visible(point.name) + (" (reference)" if point.is_reference else "")
-    figure = f"{measure} {number(point.accuracy)} {unit}{_interval(point.accuracy_interval)}"
-    latency = f"{milliseconds(point.latency_ms)} ms{_interval(point.latency_interval, 3)}"
-    return f"{name}: {figure}; {point.evidence} {latency}"
+def accuracy_against_latency(chart: Chart, layout: Layout = WIDE) -> Drawing:
+    """Return the drawing of accuracy against latency."""
+    plot = _Plot(chart, layout)
+    frame, font = layout.frame, layout.font
+    texts, labels = plot.labels()
+    foot = [*_below(f"{chart.across} (ms), lower is better", plot.x, layout)]
+    legend = [*_legend(chart, layout, foot[-1].at[1] + 1.8 * font)]
+    front = ", ".join(visible(plot.known[index][0].name) for index in plot.front)
+    description = (
+        f"Each of the {len(plot.known)} points is a model. The vertical axis is {chart.measure}, the "
+        f"horizontal axis the {chart.across}, both with intervals. On the Pareto front: "
+        f"{front or 'none'}.{_broken('vertical', plot.y)}{_broken('horizontal', plot.x)} "
+        "The table Variants has the numbers."
+    )
+    shapes: list[Shape | Group] = [
+        *_grid_up(plot.y, frame, font),
+        *_grid_across(plot.x, frame, font, is_drawn=False),
+        *_head(f"{chart.measure} ({chart.unit}), higher is better", plot.y, layout),
+        *foot,
+        *legend,
+        *plot.line_shapes(),
+        *(shape for each in zip(labels, texts, strict=True) for shape in _label(*each, font)),
+        Group(f"{layout.prefix}pareto-front", FRONT, [Stroke(plot.steps, *FRONT_LINE)], False),
+        *plot.groups(),
+    ]
+    names = (f"{layout.prefix}chart", f"{chart.measure} against latency", description)
+    height = max(shape.at[1] for shape in legend if isinstance(shape, Text)) + font
+    is_broken = bool(plot.x.breaks or plot.y.breaks)
+    return Drawing(*names, layout.width, height, shapes, is_broken, texts == plot.numbers)
 
 
-def _interval(interval: tuple[float, float] | None, digits: int = 2) -> str:
+FRONT_LINE = ("muted", "front", 1.2, "7 3")
+
+
+class _Plot:
+    """Where everything is in a chart of accuracy against latency."""
+
+    def __init__(self, chart: Chart, layout: Layout) -> None:
+        self.chart, self.layout, self.known = chart, layout, chart.known
+        self.names = [point.label for point, _ in self.known]
+        self.numbers = [str(point.number) for point, _ in self.known]
+        frame = layout.frame
+        times = [(point.latency_ms, *point.latency_interval) for point in chart.points]
+        self.x = axis_of(times, frame.left, frame.right, may_be_log=True)
+        self.y = chart.axis(frame.bottom, frame.top)
+        places = [(point.latency_ms, accuracy) for point, accuracy in self.known]
+        self.front = pareto_front(places)
+        self.anchors = [(self.x.at(ms), self.y.at(accuracy)) for ms, accuracy in places]
+        self.bars = [self._bars(*known) for known in zip(self.known, self.anchors, strict=True)]
+        self.steps = [*self._steps()]
+        self.lines = [*self._lines(chart)]
+        for place_, line in enumerate(self.lines):
+            self.lines[place_] = self._labelled(line)
+
+    def _bars(self, known: tuple[Point, float], at: Place) -> tuple[Line, Line]:
+        """Return the intervals of a point as a line across and a line up."""
+        point, accuracy = known
+        left, right = map(self.x.at, point.latency_interval)
+        low, high = map(self.y.at, point.accuracy_interval or (accuracy, accuracy))
+        return (left, at[1], right, at[1]), (at[0], low, at[0], high)
+
+    def _steps(self) -> Iterator[Place]:
+        """Yield the corners of the front's line, which ends at the right."""
+        corners = [self.anchors[index] for index in self.front]
+        ends = [*corners[1:], (self.layout.frame.right, 0.0)]
+        for (x, y), (after, _) in zip(corners, ends, strict=False):
+            yield from ((x, y), (after, y))
+
+    def obstacles(self, *, has_bars: bool = True) -> Obstacles:
+        """Return what labels leave visible."""
+        frame = self.layout.frame
+        boxes = [Box.around(*at, MARK_HALF) for at in self.anchors]
+        boxes += [line.label[1] for line in self.lines if line.label]
+        lines = [(*start, *end) for start, end in pairwise(self.steps)]
+        for y in (y + side for y in self.y.breaks for side in (-ZIGZAG, ZIGZAG)):
+            lines.append((frame.left, y, frame.right, y))
+        for x in (x + side for x in self.x.breaks for side in (-ZIGZAG, ZIGZAG)):
+            lines.append((x, frame.top, x, frame.bottom))
+        lines += [bar for both in self.bars for bar in both if has_bars]
+        return Obstacles((*boxes,), (*lines, *(each.line for each in self.lines)))
+
+    def _lines(self, chart: Chart) -> Iterator[_Labelled]:
+        """Yield the line of the limit, and that of a reference without accuracy, without labels."""
+        frame = self.layout.frame
+        if chart.limit and self.y.shows(chart.limit[0]):
+            y = self.y.at(chart.limit[0])
+            yield _Labelled((frame.left, y, frame.right, y), (chart.limit[1], "limit"), "muted")
+        for point in chart.points:
+            if point.is_reference and point.accuracy is None:
+                x = self.x.at(point.latency_ms)
+                yield _Labelled((x, frame.top, x, frame.bottom), ("FP32",), "reference")
+
+    def _labelled(self, line: _Labelled) -> _Labelled:
+        """Return a line with the first of its texts that has room beside it, over bars at worst."""
+        tries = [
+            (text, box)
+            for text in line.texts
+            for box in beside(line.line, _size(text, self.layout.font))
+            if self.layout.frame.holds(box)
+        ]
+        strict, loose = self.obstacles(), self.obstacles(has_bars=False)
+        free = (each for every in (strict, loose) for each in tries if every.leave(each[1]))
+        return replace(line, label=next(free, None))
+
+    def labels(self) -> tuple[list[str], list[Label | None]]:
+        """Return the points' texts with their places: names if all have room, else numbers."""
+        tries = [(self.numbers, FAR_RINGS, True), (self.numbers, FAR_RINGS, False)]
+        if len(self.known) <= NAMES_SHOWN:
+            names = [[shorten(name, length) for name in self.names] for length in NAME_LENGTHS]
+            tries = [*((each, RINGS, True) for each in names), *tries]
+        for texts, rings, has_bars in tries:
+            sizes = [_size(text, self.layout.font) for text in texts]
+            obstacles = self.obstacles(has_bars=has_bars)
+            labels = place(self.anchors, sizes, self.layout.frame, obstacles, rings)
+            if all(labels):
+                break
+        return texts, labels
+
+    def line_shapes(self) -> Iterator[Shape]:
+        """Yield the lines across the chart with their labels."""
+        for each in self.lines:
+            yield Stroke(_ends(each.line), each.color, "limit", 1.2, "1 2")
+            if each.label:
+                yield _text(*each.label, self.layout.font, each.color)
+
+    def groups(self) -> Iterator[Group]:
+        """Yield each point's intervals and mark, with its numbers."""
+        for (point, _), at, (across, up) in zip(self.known, self.anchors, self.bars, strict=True):
+            dashes = "3 2" if point.evidence == ABOUT else ""
+            bars = [
+                Stroke(_ends(across), point.color, "bar", dashes=dashes),
+                Stroke(_ends(up), point.color, "bar"),
+            ]
+            latency = f"{milliseconds(point.latency_ms)} ms{_interval(point.latency_interval, 3)}"
+            tooltip = f"{self.chart.tooltip(point)}; {point.evidence} {latency}"
+            mark = point.mark(at, is_full=point.evidence != ABOUT)
+            yield Group(f"{self.layout.prefix}point-{point.number}", tooltip, [*bars, mark])
+
+
+@dataclass(frozen=True)
+class _Labelled:
+    """A line across the whole chart, the texts that it may have, and the one that has room."""
+
+    line: Line
+    texts: tuple[str, ...]
+    color: str
+    label: tuple[str, Box] | None = None
+
+
+def accuracy_of_each(chart: Chart, layout: Layout = WIDE) -> Drawing:
+    """Return the drawing of accuracy alone: a row for each variant, the best first."""
+    font, row = layout.font, 2.1 * layout.font
+    order = sorted(chart.points, key=lambda point: -_upper(point))
+    top = layout.frame.top + 1.5 * font
+    frame = Box(layout.names, top, layout.width - VALUES, top + row * len(order))
+    axis = chart.axis(frame.left, frame.right)
+    shapes: list[Shape | Group] = [*_grid_across(axis, frame, font, is_drawn=True)]
+    if chart.limit and axis.shows(chart.limit[0]):
+        shapes += _limit_over(axis.at(chart.limit[0]), chart.limit[1], frame, layout)
+    for place_, point in enumerate(order):
+        shapes += _row(chart, point, axis, frame.top + row * (place_ + 0.5), layout)
+    shapes += _head(f"{chart.measure} ({chart.unit}), higher is better", axis, layout)
+    description = (
+        f"A row for each of {len(order)} models, the best first: {chart.measure} with its "
+        f"interval.{_broken('horizontal', axis)} The table Variants has the numbers."
+    )
+    names = (f"{layout.prefix}chart", f"{chart.measure} of each variant", description)
+    return Drawing(*names, layout.width, frame.bottom + 2.2 * font, shapes, bool(axis.breaks))
+
+
+def _upper(point: Point) -> float:
+    return float("inf") if point.accuracy is None else point.accuracy
+
+
+def _row(
+    chart: Chart, point: Point, axis: Axis, y: float, layout: Layout
+) -> Iterator[Shape | Group]:
+    font = layout.font
+    name = _fitting(point.label + " (FP32)" * point.is_reference, layout.names - 14, font)
+    yield Text(
+        (layout.names - 10, y + 0.35 * font),
+        name,
+        font,
+        point.color if point.is_reference else "ink",
+        "end",
+    )
+    value = f"{number(point.accuracy)} {chart.unit}" if point.accuracy is not None else "\u2013"
+    yield Text((layout.width - 4, y + 0.35 * font), value, font, anchor="end")
+    if point.accuracy is not None:
+        ends = [(axis.at(end), y) for end in point.accuracy_interval or (point.accuracy,) * 2]
+        bar, mark = Stroke(ends, point.color, "bar"), point.mark((axis.at(point.accuracy), y))
+        yield Group(f"{layout.prefix}point-{point.number}", chart.tooltip(point), [bar, mark])
+
+
+def _limit_over(x: float, text: str, frame: Box, layout: Layout) -> Iterator[Shape]:
+    half = _size(text, layout.font)[0] / 2
+    middle = min(max(x, half), layout.width - half)
+    yield Stroke([(x, frame.top), (x, frame.bottom)], "muted", "limit", 1.2, "1 2")
+    yield Text((middle, frame.top - 0.5 * layout.font), text, layout.font, "muted", "middle")
+
+
+def _fitting(text: str, room: float, font: float) -> str:
+    length = len(text)
+    while length > 3 and width_em(shorten(text, length)) * font > room:
+        length -= 1
+    return shorten(text, length)
+
+
+def _grid_up(axis: Axis, frame: Box, font: float) -> Iterator[Shape]:
+    """Yield lines at the values of a vertical axis, and its breaks."""
+    for value in axis.ticks(lambda _: LINES * font):
+        y = axis.at(value)
+        yield Stroke([(frame.left, y), (frame.right, y)], "line", width=0.8)
+        yield Text((frame.left - 6, y + 0.35 * font), _plain(value), font - 0.5, "muted", "end")
+    for y in axis.breaks:
+        xs = positions(frame.left, frame.right, 2 * ZIGZAG)
+        yield Stroke([(x, y + ZIGZAG * (-1) ** n) for n, x in enumerate(xs)], "muted", "break")
+
+
+def _grid_across(axis: Axis, frame: Box, font: float, *, is_drawn: bool) -> Iterator[Shape]:
+    """Yield the values of a horizontal axis, with lines if they are drawn, and its breaks."""
+    for value in axis.ticks(lambda value: _size(_plain(value), font)[0]):
+        x, half = axis.at(value), _size(_plain(value), font)[0] / 2
+        if x + half < frame.right + MARGIN:
+            at = (x, frame.bottom + 1.5 * font)
+            yield from [Stroke([(x, frame.top), (x, frame.bottom)], "line", width=0.8)] * is_drawn
+            yield Text(at, _plain(value), font - 0.5, "muted", "middle")
+    yield Stroke([(frame.left, frame.bottom), (frame.right, frame.bottom)], "muted")
+    for x in axis.breaks:
+        ys = positions(frame.top, frame.bottom + ZIGZAG, 2 * ZIGZAG)
+        yield Stroke([(x + ZIGZAG * (-1) ** n, y) for n, y in enumerate(ys)], "muted", "break")
+
+
+def _head(text: str, axis: Axis, layout: Layout) -> Iterator[Text]:
+    return _lines(text, axis, layout, 8.0, 1.3 * layout.font, "start")
+
+
+def _below(text: str, axis: Axis, layout: Layout) -> Iterator[Text]:
+    down = layout.frame.bottom + 3.2 * layout.font
+    return _lines(text, axis, layout, layout.frame.right, down, "end")
+
+
+def _lines(
+    text: str, axis: Axis, layout: Layout, x: float, y: float, anchor: str
+) -> Iterator[Text]:
+    """Yield the title of an axis, in as many lines as it needs."""
+    text += "; broken axis" if axis.breaks else ""
+    for line in textwrap.wrap(text, int(layout.width / (0.62 * layout.font))) or [""]:
+        yield Text((x, y), line, layout.font, anchor=anchor)
+        y += LINES * layout.font
+
+
+def _legend(chart: Chart, layout: Layout, y: float) -> Iterator[Shape]:
+    """Yield what the marks are, in as many rows as they need."""
+    x, size = layout.frame.left + 5, layout.font - 1
+    kinds = {("FP32" if p.is_reference else _evidence(p)): p for p, _ in reversed(chart.known)}
+    entries = [("Pareto front", None), *sorted(kinds.items(), reverse=True)][::-1]
+    for text, point in entries:
+        width = width_em(text) * size + 30
+        if x + width > layout.width:
+            x, y = layout.frame.left + 5, y + 1.6 * size
+        if point is None:
+            yield Stroke([(x - 6, y - 0.35 * size), (x + 10, y - 0.35 * size)], *FRONT_LINE)
+        else:
+            is_full = point.evidence != ABOUT
+            yield point.mark((x, y - 0.35 * size), is_full=is_full)
+        yield Text((x + 14, y), text, size, "muted")
+        x += width
+
+
+def _evidence(point: Point) -> str:
+    return "estimated" if point.evidence == ABOUT else "measured"
+
+
+def _label(label: Label | None, text: str, font: float) -> Iterator[Shape]:
+    if label and label.leader:
+        yield Stroke(_ends(label.leader), "muted", "leader", 0.7)
+    if label and label.box:
+        yield _text(text, label.box, font, "ink")
+
+
+def _text(text: str, box: Box, font: float, color: str) -> Text:
+    return Text(
+        (box.left + LABEL_SPACE / 2, box.bottom - 0.3 * font), text, font, color, css="label"
+    )
+
+
+def _ends(line: Line) -> list[Place]:
+    return [line[:2], line[2:]]
+
+
+def _size(text: str, font: float) -> Place:
+    return width_em(text) * font + LABEL_SPACE, font * LINES
+
+
+def _plain(value: float) -> str:
+    return f"{value:.6g}".replace("-", "\u2212")
+
+
+def _interval(interval: Reach | None, digits: int = 2) -> str:
     return f" ({between(*interval, digits)})" if interval else ""
 
 
-def _description(drawn: Drawn, front: Sequence[int], measure: str, across: str) -> str:
-    names = ", ".join(visible(drawn[index][0].name) for index in front)
-    return (
-        f"Each of the {len(drawn)} points is a model. The vertical axis is {measure}, the horizontal "
-        f"axis the {across}, both with intervals. On the Pareto front: {names or 'none'}. "
-        "The table Variants has the numbers."
-    )
-
-
-def _gid(point: Point, layout: Layout) -> str:
-    return f"{layout.prefix}point-{point.number}"
-
-
-def _font() -> float:
-    return float(mpl.rcParams["font.size"])
-
-
-def saved(figure: Figure) -> str:
-    """Return a figure as matplotlib writes it, without a date."""
-    buffer = io.StringIO()
-    with warnings.catch_warnings():
-        # A name may hold letters that matplotlib's own font lacks; the reader's browser has them.
-        warnings.filterwarnings("ignore", message=r"Glyph \d+", category=UserWarning)
-        figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
-    return buffer.getvalue()
-
-
-def _set_limits(axes: Axes, points: Sequence[Point]) -> None:
-    across = [value for point in points for value in (point.latency_ms, *point.latency_interval)]
-    up = [point.accuracy for point in points if point.accuracy is not None]
-    up += [value for point in points for value in point.accuracy_interval or ()]
-    low, high = (min(across), max(across)) if across else (0.0, 1.0)
-    if low > 0 and high / low > LOG_RATIO:
-        axes.set_xscale("log")
-        axes.set_xlim(low / (high / low) ** 0.08, high * (high / low) ** 0.15)
-    else:
-        axes.set_xlim(*_padded(low, high, 0.08, 0.18))
-    axes.set_ylim(*_padded(min(up, default=0.0), max(up, default=1.0), 0.12, 0.12))
-
-
-def _padded(low: float, high: float, before: float, after: float) -> tuple[float, float]:
-    """Return limits with room at both ends, also where all values are equal."""
-    span = high - low or max(abs(high) * 0.1, 1e-3)
-    return low - span * before, high + span * after
-
-
-def _draw_baseline(axes: Axes) -> None:
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(MUTED)
-
-
-def _style(axes: Axes, measure: str, unit: str, across: str) -> None:
-    _draw_baseline(axes)
-    axes.grid(True, axis="y", color=LINE, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=MUTED, labelsize=_font() - 0.5, length=0, pad=6)
-    _set_ticks(axes)
-    better = f"{measure} ({unit}), higher is better"
-    left = -axes.get_position().x0 / axes.get_position().width
-    axes.text(0.85 * left, 1.06, better, transform=axes.transAxes, color=INK)
-    axes.text(
-        *(1.0, -0.145, f"{across} (ms), lower is better"),
-        transform=axes.transAxes,
-        parse_math=False,
-        color=INK,
-        ha="right",
-    )
-
-
-def _set_ticks(axes: Axes) -> None:
-    plain = FuncFormatter(lambda value, _: f"{value:.6g}".replace("-", "\u2212"))
-    for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-        if axis.get_scale() == "log":
-            values = LogLocator(subs=(1.0, 2.0, 5.0)).tick_values(*limits)
-        else:
-            values = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(*limits)
-        inside = [float(value) for value in values if limits[0] <= value <= limits[1]]
-        axis.set_major_locator(FixedLocator(inside))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(plain)
-
-
-def _draw_front(axes: Axes, front: Sequence[tuple[float, float]], layout: Layout) -> None:
-    if not front:
-        return
-    across, up = [point[0] for point in front], [point[1] for point in front]
-    ends = [*across, axes.get_xlim()[1]], [*up, up[-1]]
-    (line,) = axes.plot(*ends, color=ACCENT, linewidth=1.2, drawstyle="steps-post")
-    line.set_dashes((4, 3))
-    line.set_gid(f"{layout.prefix}pareto-front")
-
-
-def _draw_points(axes: Axes, drawn: Drawn, front: set[int], layout: Layout) -> None:
-    for point, accuracy in drawn:
-        _draw_bars(axes, point, accuracy)
-    for point, accuracy in drawn:
-        color = REFERENCE if point.is_reference else ACCENT
-        axes.plot(
-            *([point.latency_ms], [accuracy]),
-            gid=_gid(point, layout),
-            marker="D" if point.is_reference else "o",
-            markersize=8 if point.is_reference else 8.5,
-            markerfacecolor=color if point.number in front else PAPER,
-            markeredgecolor=color,
-            markeredgewidth=1.6,
-            linestyle="none",
-        )
-
-
-def _draw_bars(axes: Axes, point: Point, accuracy: float) -> None:
-    color = REFERENCE if point.is_reference else ACCENT
-    axes.plot(point.latency_interval, [accuracy] * 2, color=color, linewidth=1.0, alpha=0.65)
-    if point.accuracy_interval:
-        across = [point.latency_ms] * 2
-        axes.plot(across, point.accuracy_interval, color=color, linewidth=1.0, alpha=0.65)
-
-
-def _draw_bare_reference(axes: Axes, points: Sequence[Point]) -> None:
-    for point in points:
-        if point.is_reference and point.accuracy is None:
-            axes.axvline(point.latency_ms, color=REFERENCE, linewidth=1.2, dashes=(1, 2))
-            axes.text(
-                *(point.latency_ms, axes.get_ylim()[1], f" {_name(point)} (FP32 reference)"),
-                color=REFERENCE,
-                va="top",
-                parse_math=False,
-            )
-
-
-def _name(point: Point) -> str:
-    return shorten(visible(point.name), NAME_LENGTH)
-
-
-def _draw_labels(axes: Axes, drawn: Drawn, front: Iterable[Box]) -> None:
-    named = len(drawn) <= NAMES_SHOWN
-    texts = [_name(point) if named else str(point.number) for point, _ in drawn]
-    anchors = [_on_paper(axes, point.latency_ms, accuracy) for point, accuracy in drawn]
-    sizes = [(width_em(text) * _font() + LABEL_SPACE, _font() * 1.25) for text in texts]
-    markers = [Box.around(*anchor, MARKER_HALF) for anchor in anchors]
-    bars = [box for point, accuracy in drawn for box in _bar_boxes(axes, point, accuracy)]
-    frame = axes.bbox
-    bounds = Box(frame.x0, frame.y0 + 2, frame.x1, frame.y1)
-    boxes = place(anchors, sizes, bounds, markers, [*bars, *front])
-    for text, anchor, box in zip(texts, anchors, boxes, strict=True):
-        if box is not None:
-            _draw_label(axes, text, anchor, box)
-
-
-def _draw_label(axes: Axes, text: str, anchor: tuple[float, float], box: Box) -> None:
-    inverse = axes.transData.inverted()
-    x, y = inverse.transform((box.left + LABEL_SPACE / 2, box.bottom + _font() * 0.3))
-    axes.text(x, y, text, color=INK, parse_math=False, gid="label")
-    nearest = (min(max(anchor[0], box.left), box.right), min(max(anchor[1], box.bottom), box.top))
-    if math.dist(anchor, nearest) > 2.5 * GAP:
-        ends = [inverse.transform(anchor), inverse.transform(nearest)]
-        axes.plot(*zip(*ends, strict=True), color=MUTED, linewidth=0.7, zorder=1.5)
-
-
-def _on_paper(axes: Axes, x: float, y: float) -> tuple[float, float]:
-    across, up = axes.transData.transform((x, y))
-    return float(across), float(up)
-
-
-def _front_boxes(axes: Axes, front: Sequence[tuple[float, float]]) -> Iterator[Box]:
-    corners = [_on_paper(axes, *point) for point in front]
-    ends = [*corners[1:], *[(float(axes.bbox.x1), y) for _, y in corners[-1:]]]
-    for (x, y), (next_x, next_y) in zip(corners, ends, strict=True):
-        yield Box(x, y - 1, next_x, y + 1)
-        yield Box(next_x - 1, y, next_x + 1, next_y)
-
-
-def _bar_boxes(axes: Axes, point: Point, accuracy: float) -> Iterator[Box]:
-    low, high = point.latency_interval
-    left, right = _on_paper(axes, low, accuracy), _on_paper(axes, high, accuracy)
-    yield Box(left[0], left[1] - 1, right[0], right[1] + 1)
-    if point.accuracy_interval:
-        bottom, top = (_on_paper(axes, point.latency_ms, end) for end in point.accuracy_interval)
-        yield Box(bottom[0] - 1, bottom[1], top[0] + 1, top[1])
-
-
-def draw_histograms(tensors: Sequence[View], methods: Sequence[str], layout: Layout = WIDE) -> str:
-    """Return the drawing of these tensors' magnitudes; each is one of the report's with its bars."""
-    rows, beside = -(-len(tensors) // layout.columns), LEGEND * layout.columns
-    head = 0.05 + 0.3 * -(-len(methods) // beside)
-    size = (layout.panel[0] * layout.columns, layout.panel[1] * rows + head)
-    with layout.drawing():
-        figure = Figure(figsize=size, dpi=DPI)
-        FigureCanvasSVG(figure)
-        for place, tensor in enumerate(tensors):
-            row, column = divmod(place, layout.columns)
-            left = (column * layout.panel[0] + 0.12) / size[0]
-            bottom = (size[1] - head - (row + 1) * layout.panel[1] + 0.32) / size[1]
-            width, height = (layout.panel[0] - 0.34) / size[0], (layout.panel[1] - 0.72) / size[1]
-            axes = figure.add_axes((left, bottom, width, height))
-            _draw_histogram(axes, f"{layout.prefix}histogram-{place}", tensor, methods)
-        _legend(figure, methods, size, beside)
-        source = saved(figure)
-    begin = f"{layout.prefix}histogram-"
-    tooltips = {f"{begin}{place}": _tooltip(tensor) for place, tensor in enumerate(tensors)}
-    description = f"{len(tensors)} tensors: counts of magnitudes, and the ranges chosen for each."
-    title = "Histograms and ranges"
-    return tidy(source, title, description, tooltips, f"{layout.prefix}histograms")
-
-
-def _draw_histogram(axes: Axes, gid: str, tensor: View, methods: Sequence[str]) -> None:
-    bars, top = np.log1p(tensor["bars"]), tensor["observed"]
-    edges = np.linspace(0.0, top, len(bars) + 1)
-    axes.stairs(bars, edges, fill=True, color=LINE, edgecolor=MUTED, linewidth=0.6, gid=gid)
-    for row in tensor["ranges"]:
-        order = methods.index(row["method"])
-        color = REFERENCE if order % 2 else ACCENT
-        dashes = DASHES[order % len(DASHES)]
-        axes.axvline(min(row["amax"], top), color=color, linewidth=1.6, dashes=dashes)
-    axes.set_xlim(0.0, top * 1.02)
-    axes.set_ylim(0.0, float(bars.max()) * 1.05 or 1.0)
-    _draw_baseline(axes)
-    axes.yaxis.set_major_locator(NullLocator())
-    axes.xaxis.set_major_locator(FixedLocator([0.0, top / 2, top]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: figure_text(value)))
-    axes.tick_params(colors=MUTED, labelsize=_small(), length=2)
-    axes.text(
-        *(0.0, 1.1, shorten(visible(tensor["name"]), NAME_LENGTH)),
-        transform=axes.transAxes,
-        color=INK,
-        fontsize=_small() + 0.5,
-        parse_math=False,
-    )
-
-
-def _small() -> float:
-    return float(mpl.rcParams["legend.fontsize"])
-
-
-def _legend(figure: Figure, methods: Sequence[str], size: tuple[float, float], in_row: int) -> None:
-    for order, method in enumerate(methods):
-        color = REFERENCE if order % 2 else ACCENT
-        row, column = divmod(order, in_row)
-        left, height = 0.012 + column * 1.5 / size[0], 1 - (0.13 + 0.3 * row) / size[1]
-        ends = [left, left + 0.35 / size[0]], [height, height]
-        dashes = DASHES[order % len(DASHES)]
-        figure.add_artist(mpl.lines.Line2D(*ends, color=color, linewidth=1.6, dashes=dashes))
-        figure.text(
-            *(left + 0.42 / size[0], height, visible(method)),
-            color=INK,
-            fontsize=_small() + 0.5,
-            va="center",
-            parse_math=False,
-        )
-
-
-def _tooltip(tensor: View) -> str:
-    ranges = ", ".join(f"{visible(r['method'])} {figure_text(r['amax'])}" for r in tensor["ranges"])
-    return f"{visible(tensor['name'])}: largest {figure_text(tensor['observed'])}; {ranges}"
+def _broken(name: str, axis: Axis) -> str:
+    why = "because a value far off would squeeze the others"
+    return f" The {name} axis is broken, {why}." if axis.breaks else ""

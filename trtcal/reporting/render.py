@@ -19,7 +19,8 @@ from markupsafe import Markup
 from trtcal.documents import Document, digest_bytes, parsing, together, write_document, write_text
 from trtcal.errors import InputError
 from trtcal.reporting import text, views
-from trtcal.reporting.charts import LAYOUTS, draw_histograms
+from trtcal.reporting.drawing import LAYOUTS
+from trtcal.reporting.histograms import draw_histograms
 from trtcal.reporting.sections import SECTIONS, TEMPLATES, body_of, environment
 from trtcal.reporting.tensors import drawn_tensors
 
@@ -67,8 +68,7 @@ def render(document: Document) -> str:
     drawn, layers = values["the_ranges"]["drawn"], values["layers_shown"] or {"rows": ()}
     numbers = {row["number"] for row in layers["rows"]} - {None}
     methods = values["the_ranges"]["methods"]
-    rows, name = values["rows"], values["agreement_name"]
-    values["drawing"] = views.chart(rows, name, values["shows_times"]) if rows else None
+    values["drawing"] = views.chart(values) if values["rows"] else None
     values["histograms"] = drawn and [draw_histograms(drawn, methods, own) for own in LAYOUTS]
     sections = [
         (section, section.readers_of(values), body_of(templates, section, values))
