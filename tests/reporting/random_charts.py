@@ -6,15 +6,12 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
 import matplotlib as mpl
 from PIL import ImageFont
 
-from trtcal.reporting.charts import NAME_LENGTHS, Chart, Point
-from trtcal.reporting.drawing import Drawing, Layout
-from trtcal.reporting.sections import environment
+from trtcal.reporting.charts import NAME_LENGTHS, Chart, Drawing, Layout, Point
 from trtcal.reporting.text import shorten, width_em
 
 SVG = "http://www.w3.org/2000/svg"
@@ -73,12 +70,6 @@ def random_points(rng: random.Random) -> list[Point]:
     return points
 
 
-def svg_of(drawing: Drawing) -> str:
-    """Return a drawing as a page has it."""
-    module: Any = environment("html", lambda value: value).get_template("drawing.j2").module
-    return str(module.svg(drawing)).strip()
-
-
 def overlaps(one: Ends, other: Ends) -> bool:
     """Whether two boxes share more than an edge."""
     is_across = one[0] < other[2] and other[0] < one[2]
@@ -116,51 +107,56 @@ class Geometry:
     def __init__(self, source: str) -> None:
         self.root = ET.fromstring(source)  # noqa: S314 (drawn by the test)
         self.size = [float(each) for each in self.root.attrib["viewBox"].split()][2:]
-        self.texts = [_text_box(element) for element in self.root.iter(f"{{{SVG}}}text")]
-        self.labels = [box for css, _, box in self.texts if "label" in css]
-        self.marks = [*self._marks()]
-
-    def _marks(self) -> Iterator[Ends]:
+        self.kinds: dict[ET.Element, str] = {}
         for group in self.root.iter(f"{{{SVG}}}g"):
-            for element in group:
-                at = [element.get("cx"), element.get("cy")]
-                if "transform" in element.attrib:
-                    at = re.findall(r"[\d.]+", element.attrib["transform"])[:2]
-                if at[0] is not None:
-                    x, y = float(at[0]), float(str(at[1]))
-                    yield x - 5, y - 5, x + 5, y + 5
+            kind = group.get("class") or group.get("id", "").removeprefix("narrow-")
+            self.kinds |= {element: kind for element in group.iter() if kind}
+        self.texts = [
+            (self.kinds.get(element, ""), element.text or "", _text_box(element))
+            for element in self.root.iter(f"{{{SVG}}}text")
+        ]
+        self.labels = [box for kind, _, box in self.texts if kind == "label"]
+        self.marks = [
+            (
+                float(use.attrib["x"]) - 5,
+                float(use.attrib["y"]) - 5,
+                float(use.attrib["x"]) + 5,
+                float(use.attrib["y"]) + 5,
+            )
+            for use in self.root.iter(f"{{{SVG}}}use")
+            if self.kinds.get(use, "").startswith("point-")
+        ]
 
-    def lines(self, css: str) -> Iterator[Ends]:
-        """Yield the parts of the lines of a class."""
-        for element in self.root.iter(f"{{{SVG}}}polyline"):
-            if css in element.attrib["class"].split():
-                places = [
-                    tuple(map(float, each.split(","))) for each in element.attrib["points"].split()
-                ]
+    def lines(self, begin: str) -> Iterator[Ends]:
+        """Yield the parts of the lines of a kind."""
+        symbols = {path for defs in self.root.iter(f"{{{SVG}}}defs") for path in defs.iter()}
+        for path in self.root.iter(f"{{{SVG}}}path"):
+            if self.kinds.get(path, "").startswith(begin) and path not in symbols:
+                numbers = [float(each) for each in re.findall(r"-?[\d.]+", path.attrib["d"])]
+                places = [*zip(numbers[::2], numbers[1::2], strict=True)]
                 yield from ((*start, *end) for start, end in itertools.pairwise(places))
 
 
-def _text_box(element: ET.Element) -> tuple[list[str], str, Ends]:
+def _text_box(element: ET.Element) -> Ends:
     size, text = float(element.attrib["font-size"]), element.text or ""
     x, y = float(element.attrib["x"]), float(element.attrib["y"])
     width = text_width(text, size)
-    left = (
-        x - {"start": 0.0, "middle": 0.5, "end": 1.0}[element.get("text-anchor", "start")] * width
-    )
-    return (
-        element.attrib["class"].split(),
-        text,
-        (left, y - 0.75 * size, left + width, y + 0.2 * size),
-    )
+    share = {"start": 0.0, "middle": 0.5, "end": 1.0}[element.get("text-anchor", "start")]
+    left = x - share * width
+    return left, y - 0.75 * size, left + width, y + 0.2 * size
 
 
 def faults(drawing: Drawing, chart: Chart, layout: Layout) -> set[str]:
     """Return what is wrong with the drawing of a chart."""
-    seen, frame = Geometry(svg_of(drawing)), layout.frame
+    seen = Geometry(drawing.source)
     boxes = [box for _, text, box in seen.texts if text]
-    names = {text for css, text, _ in seen.texts if "label" in css}
-    whole, inner = (0.0, 0.0, *seen.size), (frame.left, frame.top, frame.right, frame.bottom)
-    lines = {css: [*seen.lines(css)] for css in ("front", "leader", "bar", "limit", "break")}
+    names = {text for kind, text, _ in seen.texts if kind == "label"}
+    whole, inner = (
+        (0.0, 0.0, *seen.size),
+        (layout.left, layout.head, layout.right, layout.head + layout.height),
+    )
+    kinds = ("pareto-front", "leader", "bar", "point", "limit", "break")
+    lines = {kind: [*seen.lines(kind)] for kind in kinds}
     wrong = {
         "texts overlap": any(overlaps(*pair) for pair in itertools.combinations(boxes, 2)),
         "a text leaves the drawing": not all(_is_within(box, whole) for box in boxes),
@@ -170,9 +166,9 @@ def faults(drawing: Drawing, chart: Chart, layout: Layout) -> set[str]:
             overlaps(*pair) for pair in itertools.product(seen.labels, seen.marks)
         ),
     }
-    for css, own in lines.items():
+    for kind, own in lines.items():
         pairs = itertools.product(own, seen.labels)
-        wrong[f"a {css} line crosses a label"] = any(crosses(*pair) for pair in pairs)
+        wrong[f"a {kind} line crosses a label"] = any(crosses(*pair) for pair in pairs)
     return {fault for fault, is_so in wrong.items() if is_so}
 
 

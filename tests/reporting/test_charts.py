@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from tests.fixtures.examples import examples
 from tests.fixtures.tables import each
-from tests.reporting.random_charts import SVG, Geometry, faults, overlaps, random_chart, svg_of
+from tests.reporting.random_charts import SVG, Geometry, faults, overlaps, random_chart
 from trtcal.documents.streams import visible
 from trtcal.reporting.charts import (
+    LAYOUTS,
     Chart,
     Point,
     accuracy_against_latency,
     accuracy_of_each,
     pareto_front,
 )
-from trtcal.reporting.drawing import LAYOUTS
 from trtcal.reporting.placing import Box, Obstacles, place
 from trtcal.reporting.scale import axis_of
 
@@ -40,7 +40,7 @@ def chart(*points: Point, **changes) -> Chart:
 
 
 def draw(*points: Point) -> ET.Element:
-    source = svg_of(accuracy_against_latency(chart(*points)))
+    source = accuracy_against_latency(chart(*points)).source
     return ET.fromstring(source)  # noqa: S314 (drawn a line above)
 
 
@@ -68,7 +68,7 @@ def test_every_point_is_a_named_element_with_a_tooltip():
 
 
 def test_it_carries_no_style_and_no_link():
-    source = svg_of(accuracy_against_latency(chart(point(0, "fp32"), point(1, "int8"))))
+    source = accuracy_against_latency(chart(point(0, "fp32"), point(1, "int8"))).source
     assert "style" not in source
     assert "http" not in source.replace(SVG, "")
 
@@ -77,7 +77,7 @@ def test_it_carries_no_style_and_no_link():
 @pytest.mark.parametrize("drawing", [accuracy_against_latency, accuracy_of_each])
 def test_a_name_is_text_and_nothing_else(drawing, name):
     plain, hostile = (
-        ET.fromstring(svg_of(drawing(chart(point(0, "fp32"), point(1, word)))))  # noqa: S314
+        ET.fromstring(drawing(chart(point(0, "fp32"), point(1, word))).source)  # noqa: S314
         for word in ("plain", name)
     )
     assert [element.tag for element in hostile.iter()] == [element.tag for element in plain.iter()]
@@ -86,7 +86,7 @@ def test_a_name_is_text_and_nothing_else(drawing, name):
 
 def test_the_same_points_give_the_same_bytes():
     for drawing in (accuracy_against_latency, accuracy_of_each):
-        first, second = (svg_of(drawing(random_chart(7))) for _ in range(2))
+        first, second = (drawing(random_chart(7)).source for _ in range(2))
         assert first == second
 
 
@@ -104,7 +104,7 @@ def test_the_same_points_give_the_same_bytes():
 )
 def test_it_draws_odd_cases(points):
     for drawing in (accuracy_against_latency, accuracy_of_each):
-        root = ET.fromstring(svg_of(drawing(chart(*points))))  # noqa: S314
+        root = ET.fromstring(drawing(chart(*points)).source)  # noqa: S314
         drawn = [one for one in points if one.accuracy is not None]
         marks = [one for one in root.iter() if (one.get("id") or "").startswith("point-")]
         assert len(marks) == len({one.number for one in drawn})
@@ -131,7 +131,7 @@ def test_in_random_charts_no_label_overlaps_and_no_line_crosses_one(seeds):
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["wide", "narrow"])
 def test_the_texts_of_rows_are_beside_each_other_and_within_the_drawing(layout):
     for seed in range(QUICK):
-        seen = Geometry(svg_of(accuracy_of_each(random_chart(seed), layout)))
+        seen = Geometry(accuracy_of_each(random_chart(seed), layout).source)
         boxes = [box for _, text, box in seen.texts if text]
         assert not any(overlaps(*pair) for pair in itertools.combinations(boxes, 2))
         assert all(box[0] >= 0 and box[2] <= seen.size[0] for box in boxes)
@@ -141,13 +141,13 @@ def test_the_texts_of_rows_are_beside_each_other_and_within_the_drawing(layout):
 def test_rows_are_sorted_and_name_fp32():
     points = (point(0, "net", accuracy=97.0), point(1, "low", accuracy=90.0), point(2, "high"))
     drawing = accuracy_of_each(chart(*points, limit=(96.0, "limit: FP32 \u2212 1 point")))
-    root = ET.fromstring(svg_of(drawing))  # noqa: S314
+    root = ET.fromstring(drawing.source)  # noqa: S314
     shown = texts(root)
     assert [name for name in shown if name in ("high", "net (FP32)", "low")] == [
         *("high", "net (FP32)", "low"),
     ]
     assert {"98.00 %", "97.00 %", "90.00 %", "limit: FP32 \u2212 1 point"} <= {*shown}
-    assert "ms" not in svg_of(drawing).split("<g ")[1]
+    assert "ms" not in drawing.source.split("<g ")[1]
 
 
 @each(
@@ -180,7 +180,7 @@ def test_a_broken_axis_is_drawn_and_said():
     whole = accuracy_against_latency(chart(*points))
     broken = accuracy_against_latency(chart(*points, point(4, "ruined", 1.2, 11.0)))
     for drawing, is_broken in ((whole, False), (broken, True)):
-        seen = Geometry(svg_of(drawing))
+        seen = Geometry(drawing.source)
         assert drawing.is_broken == is_broken
         assert any(seen.lines("break")) == is_broken
         assert any("broken axis" in text for _, text, _ in seen.texts) == is_broken
@@ -202,11 +202,11 @@ def test_the_limit_is_a_labelled_line_unless_it_is_far_off():
     near = accuracy_against_latency(
         chart(point(0, "fp32"), point(1, "a", 2.0, 97.0), limit=(97.2, "limit: 97.2 %"))
     )
-    assert "limit: 97.2 %" in svg_of(near)
+    assert "limit: 97.2 %" in near.source
     far = accuracy_against_latency(
         chart(point(0, "fp32"), point(1, "a"), limit=(50.0, "limit: 50"))
     )
-    assert "limit: 50" not in svg_of(far)
+    assert "limit: 50" not in far.source
 
 
 near = st.tuples(st.floats(0, 600), st.floats(0, 300))

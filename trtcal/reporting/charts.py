@@ -1,21 +1,44 @@
-"""The report's charts: accuracy against latency, or accuracy alone where latencies are not known.
+"""The report's charts: accuracy against latency or alone, and histograms with the ranges on them.
 
 They are legible without color: the reference is a diamond, measured latencies are filled marks and
-estimated ones hollow, with a dashed interval. The same data give the same drawing.
+estimated ones hollow, with a dashed interval; methods differ by their dashes. The same data give the
+same bytes. Counts are on a logarithmic scale, since what a range cuts off is rare.
 """
 
 from __future__ import annotations
 
+import io
 import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
-from trtcal.reporting.drawing import WIDE, Drawing, Group, Layout, Mark, Shape, Stroke, Text
-from trtcal.reporting.placing import Box, Label, Line, Obstacles, Place, beside, place, positions
+import numpy as np
+
+from calibrators.imports import MATPLOTLIB, without_file
+from trtcal.reporting.engines import View
+from trtcal.reporting.placing import Box, Line, Obstacles, Place, place
 from trtcal.reporting.scale import Axis, Reach, axis_of
+from trtcal.reporting.svg import ACCENT, INK, LINE, MUTED, PAPER, REFERENCE, tidy
 from trtcal.reporting.text import between, milliseconds, number, shorten, visible, width_em
+from trtcal.reporting.text import figure as figure_text
 
+with without_file(MATPLOTLIB):
+    import matplotlib as mpl
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+    from matplotlib.transforms import IdentityTransform
+
+Look = dict[str, Any]
+"""How matplotlib draws something."""
+
+DPI = 72  # one unit of a drawing is one point
 NAMES_SHOWN = 12  # beyond this many points, labels are numbers
 NAME_LENGTH = 34
 NAME_LENGTHS = (NAME_LENGTH, 24, 16)  # of labels, the longest that have room
@@ -26,9 +49,92 @@ ZIGZAG = 3.0  # half the width of the mark of a broken axis
 LINES = 1.25  # of a font's size: the height of a line of text
 MARGIN = 9.0  # pixels at the right of the points
 VALUES = 66.0  # pixels for the figures beside rows
+DASHES = ((), (5, 2), (1.5, 1.5), (5, 2, 1, 2), (8, 3), (3, 1, 1, 1, 1, 1))
+DOTTED, DASHED = (0, (1, 2)), (0, (3, 2))
+FRONT_LOOK: Look = {"color": MUTED, "linewidth": 1.2, "linestyle": (0, (6, 2.5))}
+LIMIT_LOOK: Look = {"linewidth": 1.2, "linestyle": DOTTED, "gid": "limit"}
 ABOUT = "about"
 P50 = "median latency p50 on this machine"
 FRONT = "Pareto front: no other point is both faster and more accurate"
+STYLE: Look = {
+    "svg.fonttype": "none",
+    "text.color": INK,
+    "text.parse_math": False,
+    "axes.axisbelow": True,
+    "axes.edgecolor": MUTED,
+    "axes.linewidth": 1.0,
+    "grid.color": LINE,
+    "lines.linewidth": 1.0,
+    "legend.frameon": False,
+    "legend.labelcolor": MUTED,
+    **{f"axes.spines.{side}": False for side in ("top", "left", "right")},
+    **{f"{axis}tick.color": MUTED for axis in "xy"},
+    **{f"{axis}tick.major.size": 0 for axis in "xy"},
+    **{f"{axis}tick.major.pad": 6 for axis in "xy"},
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A size that drawings have, in pixels; a page shows the one that its screen has room for.
+
+    A chart has its points from `left` to `right`, under its `head`; `names` is the width of names
+    beside rows. Histograms are `columns` panels of a size beside each other. `prefix` begins the ids of
+    what is drawn so.
+    """
+
+    width: float
+    left: float
+    right: float
+    height: float
+    head: float
+    names: float
+    panel: Place
+    columns: int
+    font: float
+    small: float
+    prefix: str = ""
+
+    def drawing(self) -> AbstractContextManager[None]:
+        """Return the context in which matplotlib has this layout."""
+        size, salt = self.font, f"{self.prefix}trtcal"
+        return mpl.rc_context({**STYLE, "font.size": size, "svg.hashsalt": salt})
+
+    def figure(self, height: float) -> Figure:
+        """Return an empty figure."""
+        figure = Figure(figsize=(self.width / DPI, height / DPI), dpi=DPI)
+        FigureCanvasSVG(figure)
+        return figure
+
+    def axes(self, frame: Box, height: float) -> Axes:
+        """Return the axes of a new figure."""
+        return _axes_in(self.figure(height), frame)
+
+    def saved(self, figure: Any, name: str, *texts: str, tooltips: Mapping[str, str]) -> str:
+        """Return a figure as SVG for a page, whose points the keyboard reaches."""
+        buffer = io.StringIO()
+        with warnings.catch_warnings():
+            # A name may hold letters that matplotlib's own font lacks; the reader's browser has them.
+            warnings.filterwarnings("ignore", message=r"Glyph \d+", category=UserWarning)
+            figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+        reached = [each for each in tooltips if each.startswith(f"{self.prefix}point-")]
+        title, description = texts
+        name = f"{self.prefix}{name}"
+        return tidy(buffer.getvalue(), title, description, tooltips, name, reached)
+
+
+WIDE = Layout(720.0, 47.0, 705.0, 264.0, 36.0, 240.0, (240.0, 130.0), 3, 10.0, 8.5)
+NARROW = Layout(331.0, 46.0, 322.0, 240.0, 44.0, 145.0, (331.0, 150.0), 1, 12.5, 12.0, "narrow-")
+LAYOUTS = (WIDE, NARROW)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A chart as SVG; parts of it that were replaced are flagged for its note."""
+
+    source: str = field(repr=False)
+    is_broken: bool
+    is_numbered: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,14 +159,22 @@ class Point:
         """The name as it is shown."""
         return shorten(visible(self.name), NAME_LENGTH)
 
-    def mark(self, at: Place, *, is_full: bool = True) -> Mark:
-        """Return its mark."""
-        return Mark(at, self.color, self.is_reference, is_full)
-
     @property
     def color(self) -> str:
         """The color of its mark and its intervals."""
-        return "reference" if self.is_reference else "accent"
+        return REFERENCE if self.is_reference else ACCENT
+
+    @property
+    def look(self) -> Look:
+        """How matplotlib draws its mark, and its latency's interval as a line."""
+        return {
+            "marker": "D" if self.is_reference else "o",
+            "markersize": 8 if self.is_reference else 8.5,
+            "markerfacecolor": PAPER if self.evidence == ABOUT else self.color,
+            "markeredgewidth": 1.6,
+            "color": self.color,
+            "linestyle": DASHED if self.evidence == ABOUT else "-",
+        }
 
 
 @dataclass(frozen=True)
@@ -81,12 +195,13 @@ class Chart:
         """The points whose accuracy is known, with that."""
         return [(point, point.accuracy) for point in self.points if point.accuracy is not None]
 
-    def axis(self, start: float, end: float) -> Axis:
-        """Return the axis of accuracy, with the limit on it unless it is far from all points."""
+    @property
+    def axis(self) -> Axis:
+        """The axis of accuracy, with the limit on it unless it is far from all points."""
         reaches = [(accuracy, *(point.accuracy_interval or ())) for point, accuracy in self.known]
-        axis = axis_of(reaches, start, end)
+        axis = axis_of(reaches)
         if self.limit and axis.is_near(self.limit[0]):
-            return axis_of([*reaches, (self.limit[0],)], start, end)
+            return axis_of([*reaches, (self.limit[0],)])
         return axis
 
     def tooltip(self, point: Point) -> str:
@@ -108,293 +223,263 @@ def pareto_front(points: Sequence[Place]) -> list[int]:
 
 def accuracy_against_latency(chart: Chart, layout: Layout = WIDE) -> Drawing:
     """Return the drawing of accuracy against latency."""
-    plot = _Plot(chart, layout)
-    frame, font = layout.frame, layout.font
-    texts, labels = plot.labels()
-    foot = [*_below(f"{chart.across} (ms), lower is better", plot.x, layout)]
-    legend = [*_legend(chart, layout, foot[-1].at[1] + 1.8 * font)]
-    front = ", ".join(visible(plot.known[index][0].name) for index in plot.front)
-    description = (
-        f"Each of the {len(plot.known)} points is a model. The vertical axis is {chart.measure}, the "
-        f"horizontal axis the {chart.across}, both with intervals. On the Pareto front: "
-        f"{front or 'none'}.{_broken('vertical', plot.y)}{_broken('horizontal', plot.x)} "
-        "The table Variants has the numbers."
-    )
-    shapes: list[Shape | Group] = [
-        *_grid_up(plot.y, frame, font),
-        *_grid_across(plot.x, frame, font, is_drawn=False),
-        *_head(f"{chart.measure} ({chart.unit}), higher is better", plot.y, layout),
-        *foot,
-        *legend,
-        *plot.line_shapes(),
-        *(shape for each in zip(labels, texts, strict=True) for shape in _label(*each, font)),
-        Group(f"{layout.prefix}pareto-front", FRONT, [Stroke(plot.steps, *FRONT_LINE)], False),
-        *plot.groups(),
-    ]
-    names = (f"{layout.prefix}chart", f"{chart.measure} against latency", description)
-    height = max(shape.at[1] for shape in legend if isinstance(shape, Text)) + font
-    is_broken = bool(plot.x.breaks or plot.y.breaks)
-    return Drawing(*names, layout.width, height, shapes, is_broken, texts == plot.numbers)
-
-
-FRONT_LINE = ("muted", "front", 1.2, "7 3")
+    with layout.drawing():
+        plot = _Plot(chart, layout)
+        has_numbers = plot.draw()
+        front = ", ".join(visible(plot.known[index][0].name) for index in plot.front)
+        description = (
+            f"Each of the {len(plot.known)} points is a model. The vertical axis is "
+            f"{chart.measure}, the horizontal axis the {chart.across}, both with intervals. On the "
+            f"Pareto front: {front or 'none'}.{_broken('vertical', plot.y)}"
+            f"{_broken('horizontal', plot.x)} The table Variants has the numbers."
+        )
+        tooltips = {f"{layout.prefix}pareto-front": FRONT}
+        for point, _ in plot.known:
+            latency = f"{milliseconds(point.latency_ms)} ms{_interval(point.latency_interval, 3)}"
+            words = f"{chart.tooltip(point)}; {point.evidence} {latency}"
+            tooltips[f"{layout.prefix}point-{point.number}"] = words
+        texts = (f"{chart.measure} against latency", description)
+        source = layout.saved(plot.axes.figure, "chart", *texts, tooltips=tooltips)
+    return Drawing(source, bool(plot.x.breaks or plot.y.breaks), has_numbers)
 
 
 class _Plot:
-    """Where everything is in a chart of accuracy against latency."""
+    """Accuracy against latency on axes, and what its labels leave visible, in pixels."""
 
     def __init__(self, chart: Chart, layout: Layout) -> None:
-        self.chart, self.layout, self.known = chart, layout, chart.known
-        self.names = [point.label for point, _ in self.known]
-        self.numbers = [str(point.number) for point, _ in self.known]
-        frame = layout.frame
+        self.chart, self.layout, self.known, font = chart, layout, chart.known, layout.font
         times = [(point.latency_ms, *point.latency_interval) for point in chart.points]
-        self.x = axis_of(times, frame.left, frame.right, may_be_log=True)
-        self.y = chart.axis(frame.bottom, frame.top)
+        self.x, self.y = axis_of(times, may_be_log=True), chart.axis
+        foot = _wrapped(f"{chart.across} (ms), lower is better", self.x, layout)
+        keys, columns = _keys(self.known), layout.columns + 1
+        bottom = (3.2 + LINES * (foot.count("\n") + 1) + 1.6 * -(-len(keys) // columns)) * font
+        self.frame = Box(layout.left, bottom, layout.right, bottom + layout.height)
+        self.axes = layout.axes(self.frame, self.frame.top + layout.head)
+        self.boxes = [*_set_axis(self.axes, self.y, font, is_up=True)]
+        self.boxes += _set_axis(self.axes, self.x, font)
+        _write_head(self.axes, chart, self.y, layout)
+        _write(self.axes, (self.frame.right, bottom - 2.2 * font), foot, ha="right", va="top")
+        _add_legend(self.axes, keys, font - 1, columns, (layout.left, 4.0), "lower left")
+        self.axes.grid(axis="y", linewidth=0.8)
         places = [(point.latency_ms, accuracy) for point, accuracy in self.known]
-        self.front = pareto_front(places)
-        self.anchors = [(self.x.at(ms), self.y.at(accuracy)) for ms, accuracy in places]
-        self.bars = [self._bars(*known) for known in zip(self.known, self.anchors, strict=True)]
+        self.front, self.anchors = pareto_front(places), [self._at(*each) for each in places]
+        self.boxes += [Box.around(*anchor, MARK_HALF) for anchor in self.anchors]
+        self.bars = [bar for each in self.known for bar in self._bars(*each)]
         self.steps = [*self._steps()]
-        self.lines = [*self._lines(chart)]
-        for place_, line in enumerate(self.lines):
-            self.lines[place_] = self._labelled(line)
+        self.lines = [*self._lines()]
 
-    def _bars(self, known: tuple[Point, float], at: Place) -> tuple[Line, Line]:
+    def _at(self, ms: float, accuracy: float) -> Place:
+        x, y = self.axes.transData.transform((ms, accuracy))
+        return float(x), float(y)
+
+    def _bars(self, point: Point, accuracy: float) -> tuple[Line, Line]:
         """Return the intervals of a point as a line across and a line up."""
-        point, accuracy = known
-        left, right = map(self.x.at, point.latency_interval)
-        low, high = map(self.y.at, point.accuracy_interval or (accuracy, accuracy))
-        return (left, at[1], right, at[1]), (at[0], low, at[0], high)
+        (left, right), ms = point.latency_interval, point.latency_ms
+        low, high = point.accuracy_interval or (accuracy, accuracy)
+        across = (*self._at(left, accuracy), *self._at(right, accuracy))
+        return across, (*self._at(ms, low), *self._at(ms, high))
 
     def _steps(self) -> Iterator[Place]:
         """Yield the corners of the front's line, which ends at the right."""
         corners = [self.anchors[index] for index in self.front]
-        ends = [*corners[1:], (self.layout.frame.right, 0.0)]
+        ends = [*corners[1:], (self.frame.right, 0.0)]
         for (x, y), (after, _) in zip(corners, ends, strict=False):
             yield from ((x, y), (after, y))
 
-    def obstacles(self, *, has_bars: bool = True) -> Obstacles:
-        """Return what labels leave visible."""
-        frame = self.layout.frame
-        boxes = [Box.around(*at, MARK_HALF) for at in self.anchors]
-        boxes += [line.label[1] for line in self.lines if line.label]
-        lines = [(*start, *end) for start, end in pairwise(self.steps)]
-        for y in (y + side for y in self.y.breaks for side in (-ZIGZAG, ZIGZAG)):
-            lines.append((frame.left, y, frame.right, y))
-        for x in (x + side for x in self.x.breaks for side in (-ZIGZAG, ZIGZAG)):
-            lines.append((x, frame.top, x, frame.bottom))
-        lines += [bar for both in self.bars for bar in both if has_bars]
-        return Obstacles((*boxes,), (*lines, *(each.line for each in self.lines)))
-
-    def _lines(self, chart: Chart) -> Iterator[_Labelled]:
-        """Yield the line of the limit, and that of a reference without accuracy, without labels."""
-        frame = self.layout.frame
-        if chart.limit and self.y.shows(chart.limit[0]):
-            y = self.y.at(chart.limit[0])
-            yield _Labelled((frame.left, y, frame.right, y), (chart.limit[1], "limit"), "muted")
-        for point in chart.points:
+    def _lines(self) -> Iterator[tuple[Line, str, str]]:
+        """Yield the line of the limit, and that of a reference without accuracy, with text and color."""
+        limit, frame = self.chart.limit, self.frame
+        if limit and self.y.shows(limit[0]):
+            _, y = self._at(self.x.ends[0], limit[0])
+            yield (frame.left, y, frame.right, y), limit[1], MUTED
+        for point in self.chart.points:
             if point.is_reference and point.accuracy is None:
-                x = self.x.at(point.latency_ms)
-                yield _Labelled((x, frame.top, x, frame.bottom), ("FP32",), "reference")
+                x, _ = self._at(point.latency_ms, self.y.ends[0])
+                yield (x, frame.bottom, x, frame.top), "FP32", REFERENCE
 
-    def _labelled(self, line: _Labelled) -> _Labelled:
-        """Return a line with the first of its texts that has room beside it, over bars at worst."""
-        tries = [
-            (text, box)
-            for text in line.texts
-            for box in beside(line.line, _size(text, self.layout.font))
-            if self.layout.frame.holds(box)
-        ]
-        strict, loose = self.obstacles(), self.obstacles(has_bars=False)
-        free = (each for every in (strict, loose) for each in tries if every.leave(each[1]))
-        return replace(line, label=next(free, None))
+    def draw(self) -> bool:
+        """Draw everything on the axes; return whether points bear numbers."""
+        prefix = self.layout.prefix
+        _stroke(self.axes, self.steps, gid=f"{prefix}pareto-front", **FRONT_LOOK)
+        for line, _, color in self.lines:
+            _stroke(self.axes, line, color=color, **LIMIT_LOOK)
+        for (point, _), bar in zip(self.known, self.bars[1::2], strict=True):
+            _stroke(self.axes, bar, color=point.color, gid="bar")
+        for point, accuracy in self.known:
+            low, high = point.latency_interval
+            times, gid = (low, point.latency_ms, high), f"{prefix}point-{point.number}"
+            self.axes.plot(times, [accuracy] * 3, gid=gid, markevery=[1], **point.look)
+        return self._draw_labels()
 
-    def labels(self) -> tuple[list[str], list[Label | None]]:
-        """Return the points' texts with their places: names if all have room, else numbers."""
-        tries = [(self.numbers, FAR_RINGS, True), (self.numbers, FAR_RINGS, False)]
+    def _draw_labels(self) -> bool:
+        """Write names beside the points if all have room, else numbers; return whether numbers."""
+        numbers = [str(point.number) for point, _ in self.known]
+        tries = [(numbers, FAR_RINGS, self.bars), (numbers, FAR_RINGS, [])]
         if len(self.known) <= NAMES_SHOWN:
-            names = [[shorten(name, length) for name in self.names] for length in NAME_LENGTHS]
-            tries = [*((each, RINGS, True) for each in names), *tries]
-        for texts, rings, has_bars in tries:
+            names = [[shorten(p.label, length) for p, _ in self.known] for length in NAME_LENGTHS]
+            tries = [*((each, RINGS, self.bars) for each in names), *tries]
+        fixed = [*(line for line, _, _ in self.lines), *((*a, *b) for a, b in pairwise(self.steps))]
+        anchors = [*(line[2:] for line, _, _ in self.lines), *self.anchors]
+        for own, rings, bars in tries:
+            texts = [*(text for _, text, _ in self.lines), *own]
             sizes = [_size(text, self.layout.font) for text in texts]
-            obstacles = self.obstacles(has_bars=has_bars)
-            labels = place(self.anchors, sizes, self.layout.frame, obstacles, rings)
+            labels = place(
+                anchors, sizes, self.frame, Obstacles(self.boxes, [*fixed, *bars]), rings
+            )
             if all(labels):
                 break
-        return texts, labels
-
-    def line_shapes(self) -> Iterator[Shape]:
-        """Yield the lines across the chart with their labels."""
-        for each in self.lines:
-            yield Stroke(_ends(each.line), each.color, "limit", 1.2, "1 2")
-            if each.label:
-                yield _text(*each.label, self.layout.font, each.color)
-
-    def groups(self) -> Iterator[Group]:
-        """Yield each point's intervals and mark, with its numbers."""
-        for (point, _), at, (across, up) in zip(self.known, self.anchors, self.bars, strict=True):
-            dashes = "3 2" if point.evidence == ABOUT else ""
-            bars = [
-                Stroke(_ends(across), point.color, "bar", dashes=dashes),
-                Stroke(_ends(up), point.color, "bar"),
-            ]
-            latency = f"{milliseconds(point.latency_ms)} ms{_interval(point.latency_interval, 3)}"
-            tooltip = f"{self.chart.tooltip(point)}; {point.evidence} {latency}"
-            mark = point.mark(at, is_full=point.evidence != ABOUT)
-            yield Group(f"{self.layout.prefix}point-{point.number}", tooltip, [*bars, mark])
+        colors = [*(color for _, _, color in self.lines), *[INK] * len(own)]
+        for text, label, color in zip(texts, labels, colors, strict=True):
+            if label and label.leader:
+                _stroke(self.axes, label.leader, color=MUTED, lw=0.7, gid="leader", zorder=1.5)
+            if label:
+                at = (label.box.left + LABEL_SPACE / 2, label.box.bottom + 0.3 * self.layout.font)
+                _write(self.axes, at, text, color=color, gid="label")
+        return own == numbers
 
 
-@dataclass(frozen=True)
-class _Labelled:
-    """A line across the whole chart, the texts that it may have, and the one that has room."""
-
-    line: Line
-    texts: tuple[str, ...]
-    color: str
-    label: tuple[str, Box] | None = None
+def _keys(known: Sequence[tuple[Point, float]]) -> dict[str, Look]:
+    """Return what the marks are, as a legend says it."""
+    keys: dict[str, Look] = {}
+    for point, _ in sorted(
+        known, key=lambda each: (each[0].is_reference, each[0].evidence == ABOUT)
+    ):
+        kind = "estimated" if point.evidence == ABOUT else "measured"
+        keys["FP32" if point.is_reference else kind] = {**point.look, "linestyle": "none"}
+    return {**keys, "Pareto front": FRONT_LOOK}
 
 
 def accuracy_of_each(chart: Chart, layout: Layout = WIDE) -> Drawing:
     """Return the drawing of accuracy alone: a row for each variant, the best first."""
-    font, row = layout.font, 2.1 * layout.font
+    font, row, axis = layout.font, 2.1 * layout.font, chart.axis
     order = sorted(chart.points, key=lambda point: -_upper(point))
-    top = layout.frame.top + 1.5 * font
-    frame = Box(layout.names, top, layout.width - VALUES, top + row * len(order))
-    axis = chart.axis(frame.left, frame.right)
-    shapes: list[Shape | Group] = [*_grid_across(axis, frame, font, is_drawn=True)]
-    if chart.limit and axis.shows(chart.limit[0]):
-        shapes += _limit_over(axis.at(chart.limit[0]), chart.limit[1], frame, layout)
-    for place_, point in enumerate(order):
-        shapes += _row(chart, point, axis, frame.top + row * (place_ + 0.5), layout)
-    shapes += _head(f"{chart.measure} ({chart.unit}), higher is better", axis, layout)
-    description = (
-        f"A row for each of {len(order)} models, the best first: {chart.measure} with its "
-        f"interval.{_broken('horizontal', axis)} The table Variants has the numbers."
-    )
-    names = (f"{layout.prefix}chart", f"{chart.measure} of each variant", description)
-    return Drawing(*names, layout.width, frame.bottom + 2.2 * font, shapes, bool(axis.breaks))
+    frame = Box(layout.names, 2.2 * font, layout.width - VALUES, 2.2 * font + row * len(order))
+    with layout.drawing():
+        axes = layout.axes(frame, frame.top + layout.head + 1.5 * font)
+        axes.set(ylim=(len(order) - 0.5, -0.5), yticks=[])
+        _set_axis(axes, axis, font)
+        axes.grid(axis="x", linewidth=0.8)
+        _write_head(axes, chart, axis, layout)
+        if chart.limit and axis.shows(chart.limit[0]):
+            _draw_limit(axes, *chart.limit, layout)
+        for place_, point in enumerate(order):
+            _draw_row(axes, chart, point, place_, layout)
+        description = (
+            f"A row for each of {len(order)} models, the best first: {chart.measure} with its "
+            f"interval.{_broken('horizontal', axis)} The table Variants has the numbers."
+        )
+        tooltips = {
+            f"{layout.prefix}point-{point.number}": chart.tooltip(point) for point, _ in chart.known
+        }
+        texts = (f"{chart.measure} of each variant", description)
+        source = layout.saved(axes.figure, "chart", *texts, tooltips=tooltips)
+    return Drawing(source, bool(axis.breaks))
 
 
 def _upper(point: Point) -> float:
     return float("inf") if point.accuracy is None else point.accuracy
 
 
-def _row(
-    chart: Chart, point: Point, axis: Axis, y: float, layout: Layout
-) -> Iterator[Shape | Group]:
-    font = layout.font
-    name = _fitting(point.label + " (FP32)" * point.is_reference, layout.names - 14, font)
-    yield Text(
-        (layout.names - 10, y + 0.35 * font),
-        name,
-        font,
-        point.color if point.is_reference else "ink",
-        "end",
-    )
-    value = f"{number(point.accuracy)} {chart.unit}" if point.accuracy is not None else "\u2013"
-    yield Text((layout.width - 4, y + 0.35 * font), value, font, anchor="end")
+def _draw_limit(axes: Axes, value: float, text: str, layout: Layout) -> None:
+    axes.axvline(value, color=MUTED, **LIMIT_LOOK)
+    half, (x, _) = _size(text, layout.font)[0] / 2, axes.transData.transform((value, 0.0))
+    at = (min(max(float(x), half), layout.width - half), axes.bbox.y1 + 0.5 * layout.font)
+    _write(axes, at, text, color=MUTED, ha="center")
+
+
+def _draw_row(axes: Axes, chart: Chart, point: Point, row: int, layout: Layout) -> None:
+    y = float(axes.transData.transform((0.0, row))[1]) - 0.35 * layout.font
+    text, color = point.label, INK
+    if point.is_reference:
+        text, color = f"{text} (FP32)", REFERENCE
+    name = _fitting(text, (layout.names - 14) / layout.font)
+    _write(axes, (layout.names - 10, y), name, color=color, ha="right")
+    value = number(point.accuracy) + f" {chart.unit}" * (point.accuracy is not None)
+    _write(axes, (layout.width - 4, y), value, ha="right")
     if point.accuracy is not None:
-        ends = [(axis.at(end), y) for end in point.accuracy_interval or (point.accuracy,) * 2]
-        bar, mark = Stroke(ends, point.color, "bar"), point.mark((axis.at(point.accuracy), y))
-        yield Group(f"{layout.prefix}point-{point.number}", chart.tooltip(point), [bar, mark])
+        low, high = point.accuracy_interval or (point.accuracy, point.accuracy)
+        gid, look = f"{layout.prefix}point-{point.number}", replace(point, evidence="p50").look
+        axes.plot((low, point.accuracy, high), [row] * 3, gid=gid, markevery=[1], **look)
 
 
-def _limit_over(x: float, text: str, frame: Box, layout: Layout) -> Iterator[Shape]:
-    half = _size(text, layout.font)[0] / 2
-    middle = min(max(x, half), layout.width - half)
-    yield Stroke([(x, frame.top), (x, frame.bottom)], "muted", "limit", 1.2, "1 2")
-    yield Text((middle, frame.top - 0.5 * layout.font), text, layout.font, "muted", "middle")
+def _fitting(text: str, room: float) -> str:
+    lengths = range(len(text), 2, -1)
+    return next((s for s in (shorten(text, n) for n in lengths) if width_em(s) <= room), text)
 
 
-def _fitting(text: str, room: float, font: float) -> str:
-    length = len(text)
-    while length > 3 and width_em(shorten(text, length)) * font > room:
-        length -= 1
-    return shorten(text, length)
+def _axes_in(figure: Figure, frame: Box) -> Axes:
+    size = figure.bbox.size
+    return figure.add_axes((*(frame[:2] / size), *(np.subtract(frame[2:], frame[:2]) / size)))
 
 
-def _grid_up(axis: Axis, frame: Box, font: float) -> Iterator[Shape]:
-    """Yield lines at the values of a vertical axis, and its breaks."""
-    for value in axis.ticks(lambda _: LINES * font):
-        y = axis.at(value)
-        yield Stroke([(frame.left, y), (frame.right, y)], "line", width=0.8)
-        yield Text((frame.left - 6, y + 0.35 * font), _plain(value), font - 0.5, "muted", "end")
-    for y in axis.breaks:
-        xs = positions(frame.left, frame.right, 2 * ZIGZAG)
-        yield Stroke([(x, y + ZIGZAG * (-1) ** n) for n, x in enumerate(xs)], "muted", "break")
+def _set_axis(axes: Axes, axis: Axis, font: float, *, is_up: bool = False) -> list[Box]:
+    """Show an axis with its labels and breaks; return the boxes of the breaks."""
+    drawn, name = (axes.yaxis, "y") if is_up else (axes.xaxis, "x")
+    axes.set(**{f"{name}scale": axis.scale(drawn), f"{name}lim": axis.ends})
+    side, end = int(is_up), axes.bbox.x1 + MARGIN
+
+    def spot(tick: float) -> tuple[float, float]:
+        """Return where a label is, and how much room it takes around."""
+        return float(axes.transData.transform((tick, tick))[side]), _size(_plain(tick), font)[side]
+
+    def has_room(ticks: list[float]) -> bool:
+        pairs = pairwise(sorted(map(spot, ticks)))
+        return all(after - at >= (own + other) / 2 for (at, own), (after, other) in pairs)
+
+    ticks = axis.ticks(has_room)
+    if not is_up:
+        ticks = [tick for tick in ticks if spot(tick)[0] + spot(tick)[1] / 2 < end]
+    drawn.set(major_locator=FixedLocator(ticks), minor_locator=NullLocator())
+    drawn.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
+    drawn.set_tick_params(labelsize=font - 0.5)
+    return [_draw_break(axes, share, is_up=is_up) for share in axis.breaks]
 
 
-def _grid_across(axis: Axis, frame: Box, font: float, *, is_drawn: bool) -> Iterator[Shape]:
-    """Yield the values of a horizontal axis, with lines if they are drawn, and its breaks."""
-    for value in axis.ticks(lambda value: _size(_plain(value), font)[0]):
-        x, half = axis.at(value), _size(_plain(value), font)[0] / 2
-        if x + half < frame.right + MARGIN:
-            at = (x, frame.bottom + 1.5 * font)
-            yield from [Stroke([(x, frame.top), (x, frame.bottom)], "line", width=0.8)] * is_drawn
-            yield Text(at, _plain(value), font - 0.5, "muted", "middle")
-    yield Stroke([(frame.left, frame.bottom), (frame.right, frame.bottom)], "muted")
-    for x in axis.breaks:
-        ys = positions(frame.top, frame.bottom + ZIGZAG, 2 * ZIGZAG)
-        yield Stroke([(x + ZIGZAG * (-1) ** n, y) for n, y in enumerate(ys)], "muted", "break")
+def _draw_break(axes: Axes, share: float, *, is_up: bool) -> Box:
+    """Draw a zigzag line across the axes; return its box."""
+    (low, high), (start, end) = axes.bbox.intervalx, axes.bbox.intervaly
+    if is_up:
+        low, high, start, end = start, end, low, high
+    side, way = low + share * (high - low), np.arange(start, end, 2 * ZIGZAG)
+    zigzag = [(side + ZIGZAG * (-1) ** count, at) for count, at in enumerate(way)]
+    box = ((side - ZIGZAG, start), (side + ZIGZAG, end))
+    turn = -1 if is_up else 1
+    _stroke(axes, [place[::turn] for place in zigzag], color=MUTED, gid="break")
+    return Box(*box[0][::turn], *box[1][::turn])
 
 
-def _head(text: str, axis: Axis, layout: Layout) -> Iterator[Text]:
-    return _lines(text, axis, layout, 8.0, 1.3 * layout.font, "start")
+def _stroke(axes: Axes, places: Any, **look: Any) -> None:
+    """Draw a line through places in pixels."""
+    xs, ys = np.reshape(places, (-1, 2)).T
+    axes.add_line(Line2D(xs, ys, transform=IdentityTransform(), **look))
 
 
-def _below(text: str, axis: Axis, layout: Layout) -> Iterator[Text]:
-    down = layout.frame.bottom + 3.2 * layout.font
-    return _lines(text, axis, layout, layout.frame.right, down, "end")
+def _write(axes: Axes, at: Place, text: str, **style: Any) -> None:
+    """Write a text whose base line starts at a place in pixels."""
+    axes.text(*at, text, transform=IdentityTransform(), **style)
 
 
-def _lines(
-    text: str, axis: Axis, layout: Layout, x: float, y: float, anchor: str
-) -> Iterator[Text]:
-    """Yield the title of an axis, in as many lines as it needs."""
+def _write_head(axes: Axes, chart: Chart, axis: Axis, layout: Layout) -> None:
+    """Write the title of the axis of accuracy over it."""
+    text = _wrapped(f"{chart.measure} ({chart.unit}), higher is better", axis, layout)
+    _write(axes, (8.0, axes.figure.bbox.height - 0.5 * layout.font), text, va="top")
+
+
+def _wrapped(text: str, axis: Axis, layout: Layout) -> str:
+    """Return the title of an axis, in as many lines as it needs."""
     text += "; broken axis" if axis.breaks else ""
-    for line in textwrap.wrap(text, int(layout.width / (0.62 * layout.font))) or [""]:
-        yield Text((x, y), line, layout.font, anchor=anchor)
-        y += LINES * layout.font
+    return "\n".join(textwrap.wrap(text, int(layout.width / (0.62 * layout.font))))
 
 
-def _legend(chart: Chart, layout: Layout, y: float) -> Iterator[Shape]:
-    """Yield what the marks are, in as many rows as they need."""
-    x, size = layout.frame.left + 5, layout.font - 1
-    kinds = {("FP32" if p.is_reference else _evidence(p)): p for p, _ in reversed(chart.known)}
-    entries = [("Pareto front", None), *sorted(kinds.items(), reverse=True)][::-1]
-    for text, point in entries:
-        width = width_em(text) * size + 30
-        if x + width > layout.width:
-            x, y = layout.frame.left + 5, y + 1.6 * size
-        if point is None:
-            yield Stroke([(x - 6, y - 0.35 * size), (x + 10, y - 0.35 * size)], *FRONT_LINE)
-        else:
-            is_full = point.evidence != ABOUT
-            yield point.mark((x, y - 0.35 * size), is_full=is_full)
-        yield Text((x + 14, y), text, size, "muted")
-        x += width
-
-
-def _evidence(point: Point) -> str:
-    return "estimated" if point.evidence == ABOUT else "measured"
-
-
-def _label(label: Label | None, text: str, font: float) -> Iterator[Shape]:
-    if label and label.leader:
-        yield Stroke(_ends(label.leader), "muted", "leader", 0.7)
-    if label and label.box:
-        yield _text(text, label.box, font, "ink")
-
-
-def _text(text: str, box: Box, font: float, color: str) -> Text:
-    return Text(
-        (box.left + LABEL_SPACE / 2, box.bottom - 0.3 * font), text, font, color, css="label"
-    )
-
-
-def _ends(line: Line) -> list[Place]:
-    return [line[:2], line[2:]]
+def _add_legend(
+    axes: Axes, keys: Mapping[str, Look], size: float, columns: int, at: Place, corner: str
+) -> None:
+    """Say what marks and lines are, with a corner of the legend at a place in pixels."""
+    style: Look = {"bbox_to_anchor": at, "bbox_transform": IdentityTransform(), "fontsize": size}
+    style |= {"borderpad": 0, "borderaxespad": 0, "handletextpad": 0.4, "columnspacing": 1.2}
+    # A label that begins with _ would be left out.
+    handles = [Line2D([], [], label=f" {words}", **look) for words, look in keys.items()]
+    axes.figure.legend(handles=handles, loc=corner, ncols=columns, handlelength=1.8, **style)
 
 
 def _size(text: str, font: float) -> Place:
@@ -412,3 +497,51 @@ def _interval(interval: Reach | None, digits: int = 2) -> str:
 def _broken(name: str, axis: Axis) -> str:
     why = "because a value far off would squeeze the others"
     return f" The {name} axis is broken, {why}." if axis.breaks else ""
+
+
+def draw_histograms(tensors: Sequence[View], methods: Sequence[str], layout: Layout = WIDE) -> str:
+    """Return the drawing of these tensors' magnitudes; each is one of the report's with its bars."""
+    rows, columns = -(-len(tensors) // layout.columns), 2 * layout.columns
+    width, height = layout.panel
+    top = rows * height + 8 + 1.6 * layout.small * -(-len(methods) // columns)
+    begin = f"{layout.prefix}histogram-"
+    with layout.drawing():
+        figure = layout.figure(top)
+        for place_, tensor in enumerate(tensors):
+            row, column = divmod(place_, layout.columns)
+            left, bottom = column * width + 8, (rows - row - 1) * height + 24
+            axes = _axes_in(figure, Box(left, bottom, left + width - 24, bottom + height - 50))
+            _draw_histogram(axes, f"{begin}{place_}", tensor, methods, layout.small)
+        looks = {visible(method): _look(order) for order, method in enumerate(methods)}
+        _add_legend(axes, looks, layout.small + 0.5, columns, (8.0, top - 4), "upper left")
+        tooltips = {f"{begin}{place_}": _tooltip(tensor) for place_, tensor in enumerate(tensors)}
+        about = f"{len(tensors)} tensors: counts of magnitudes, and the ranges chosen for each."
+        texts = ("Histograms and ranges", about)
+        return layout.saved(figure, "histograms", *texts, tooltips=tooltips)
+
+
+def _draw_histogram(
+    axes: Axes, gid: str, tensor: View, methods: Sequence[str], size: float
+) -> None:
+    bars, top = np.log1p(tensor["bars"]), tensor["observed"]
+    edges = np.linspace(0.0, top, len(bars) + 1)
+    axes.stairs(bars, edges, fill=True, color=LINE, edgecolor=MUTED, linewidth=0.6, gid=gid)
+    for row in tensor["ranges"]:
+        axes.axvline(min(row["amax"], top), **_look(methods.index(row["method"])))
+    axes.set(xlim=(0.0, top * 1.02), ylim=(0.0, float(bars.max()) * 1.05 or 1.0), yticks=[])
+    axes.set_xticks([0.0, top / 2, top], [figure_text(each) for each in (0.0, top / 2, top)])
+    axes.tick_params(labelsize=size, length=2)
+    name = shorten(visible(tensor["name"]), NAME_LENGTH)
+    _write(axes, (axes.bbox.x0, axes.bbox.y1 + 9), name, fontsize=size + 0.5)
+
+
+def _look(order: int) -> Look:
+    """Return how the lines of a method are drawn."""
+    color, dashes = (ACCENT, REFERENCE)[order % 2], DASHES[order % len(DASHES)]
+    return {"color": color, "linewidth": 1.6, "linestyle": (0, dashes) if dashes else "-"}
+
+
+def _tooltip(tensor: View) -> str:
+    ranges = (f"{visible(row['method'])} {figure_text(row['amax'])}" for row in tensor["ranges"])
+    largest = figure_text(tensor["observed"])
+    return f"{visible(tensor['name'])}: largest {largest}; {', '.join(ranges)}"

@@ -19,8 +19,7 @@ from markupsafe import Markup
 from trtcal.documents import Document, digest_bytes, parsing, together, write_document, write_text
 from trtcal.errors import InputError
 from trtcal.reporting import text, views
-from trtcal.reporting.drawing import LAYOUTS
-from trtcal.reporting.histograms import draw_histograms
+from trtcal.reporting.charts import LAYOUTS, draw_histograms
 from trtcal.reporting.sections import SECTIONS, TEMPLATES, body_of, environment
 from trtcal.reporting.tensors import drawn_tensors
 

@@ -21,6 +21,7 @@ from trtcal.evidence.findings import sentence
 from trtcal.quantization.coverage import percent
 from trtcal.reporting import text, views
 from trtcal.reporting.engines import View
+from trtcal.reporting.svg import inline
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -115,6 +116,7 @@ def environment(kit: str, finalize: Callable[[object], object]) -> jinja2.Enviro
         counted=text.count,
         sentence=sentence,
         some=lambda names: some(list(names)),
+        svg=lambda drawing: Markup(inline(drawing)),  # noqa: S704 (escaped by svg.tidy)
     )
     templates.globals.update(kit=f"{kit}.j2", html=kit == "html")
     return templates

@@ -22,13 +22,13 @@ from trtcal.quantization.qdq import NONE
 from trtcal.reporting import advice, engines, text
 from trtcal.reporting.charts import (
     ABOUT,
+    LAYOUTS,
     P50,
     Chart,
     Point,
     accuracy_against_latency,
     accuracy_of_each,
 )
-from trtcal.reporting.drawing import LAYOUTS
 from trtcal.reporting.engines import CPU, View, grouped, is_cpu, summary_of
 from trtcal.reporting.tensors import tail_words
 from trtcal.reporting.verdict import refused_targets
