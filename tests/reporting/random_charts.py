@@ -139,7 +139,8 @@ class Geometry:
 
 def _text_box(element: ET.Element) -> Ends:
     size, text = float(element.attrib["font-size"]), element.text or ""
-    x, y = float(element.attrib["x"]), float(element.attrib["y"])
+    place = re.findall(r"[\d.]+", element.get("transform", ""))  # of a line of several
+    x, y = float(element.get("x", *place[:1])), float(element.get("y", *place[1:2]))
     width = text_width(text, size)
     share = {"start": 0.0, "middle": 0.5, "end": 1.0}[element.get("text-anchor", "start")]
     left = x - share * width
@@ -161,7 +162,9 @@ def faults(drawing: Drawing, chart: Chart, layout: Layout) -> set[str]:
         "texts overlap": any(overlaps(*pair) for pair in itertools.combinations(boxes, 2)),
         "a text leaves the drawing": not all(_is_within(box, whole) for box in boxes),
         "a label leaves the frame": not all(_is_within(box, inner) for box in seen.labels),
-        "a label is missing": not all(names & _texts_of(point) for point, _ in chart.known),
+        "a label is missing": not all(
+            names & _texts_of(point) for point, _ in chart.known if point.label
+        ),
         "a label covers a mark": any(
             overlaps(*pair) for pair in itertools.product(seen.labels, seen.marks)
         ),

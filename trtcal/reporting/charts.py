@@ -20,7 +20,7 @@ import numpy as np
 
 from calibrators.imports import MATPLOTLIB, without_file
 from trtcal.reporting.engines import View
-from trtcal.reporting.placing import Box, Line, Obstacles, Place, place
+from trtcal.reporting.placing import Array, Box, Line, Obstacles, Place, around, beside, place
 from trtcal.reporting.scale import Axis, Reach, axis_of
 from trtcal.reporting.svg import ACCENT, INK, LINE, MUTED, PAPER, REFERENCE, tidy
 from trtcal.reporting.text import between, milliseconds, number, shorten, visible, width_em
@@ -255,18 +255,18 @@ class _Plot:
         bottom = (3.2 + LINES * (foot.count("\n") + 1) + 1.6 * -(-len(keys) // columns)) * font
         self.frame = Box(layout.left, bottom, layout.right, bottom + layout.height)
         self.axes = layout.axes(self.frame, self.frame.top + layout.head)
-        self.boxes = [*_set_axis(self.axes, self.y, font, is_up=True)]
-        self.boxes += _set_axis(self.axes, self.x, font)
+        self.fixed = _set_axis(self.axes, self.y, font, is_up=True)
+        self.fixed += _set_axis(self.axes, self.x, font)
         _write_head(self.axes, chart, self.y, layout)
         _write(self.axes, (self.frame.right, bottom - 2.2 * font), foot, ha="right", va="top")
         _add_legend(self.axes, keys, font - 1, columns, (layout.left, 4.0), "lower left")
         self.axes.grid(axis="y", linewidth=0.8)
         places = [(point.latency_ms, accuracy) for point, accuracy in self.known]
         self.front, self.anchors = pareto_front(places), [self._at(*each) for each in places]
-        self.boxes += [Box.around(*anchor, MARK_HALF) for anchor in self.anchors]
+        self.boxes = [Box.around(*anchor, MARK_HALF) for anchor in self.anchors]
         self.bars = [bar for each in self.known for bar in self._bars(*each)]
         self.steps = [*self._steps()]
-        self.lines = [*self._lines()]
+        self.fixed += [(*start, *end) for start, end in pairwise(self.steps)]
 
     def _at(self, ms: float, accuracy: float) -> Place:
         x, y = self.axes.transData.transform((ms, accuracy))
@@ -301,8 +301,14 @@ class _Plot:
         """Draw everything on the axes; return whether points bear numbers."""
         prefix = self.layout.prefix
         _stroke(self.axes, self.steps, gid=f"{prefix}pareto-front", **FRONT_LOOK)
-        for line, _, color in self.lines:
+        lines = [*self._lines()]
+        self.fixed += [line for line, _, _ in lines]
+        for line, text, color in lines:
             _stroke(self.axes, line, color=color, **LIMIT_LOOK)
+            near = [beside(line, _size(text, self.layout.font))]
+            self._place([text], color, [None], near) or self._place(
+                [text], color, [None], near, has_bars=False
+            )
         for (point, _), bar in zip(self.known, self.bars[1::2], strict=True):
             _stroke(self.axes, bar, color=point.color, gid="bar")
         for point, accuracy in self.known:
@@ -313,29 +319,42 @@ class _Plot:
 
     def _draw_labels(self) -> bool:
         """Write names beside the points if all have room, else numbers; return whether numbers."""
-        numbers = [str(point.number) for point, _ in self.known]
-        tries = [(numbers, FAR_RINGS, self.bars), (numbers, FAR_RINGS, [])]
+        numbers, font = [str(point.number) for point, _ in self.known], self.layout.font
+        tries = [(numbers, FAR_RINGS, True), (numbers, FAR_RINGS, False)]
         if len(self.known) <= NAMES_SHOWN:
             names = [[shorten(p.label, length) for p, _ in self.known] for length in NAME_LENGTHS]
-            tries = [*((each, RINGS, self.bars) for each in names), *tries]
-        fixed = [*(line for line, _, _ in self.lines), *((*a, *b) for a, b in pairwise(self.steps))]
-        anchors = [*(line[2:] for line, _, _ in self.lines), *self.anchors]
-        for own, rings, bars in tries:
-            texts = [*(text for _, text, _ in self.lines), *own]
-            sizes = [_size(text, self.layout.font) for text in texts]
-            labels = place(
-                anchors, sizes, self.frame, Obstacles(self.boxes, [*fixed, *bars]), rings
-            )
-            if all(labels):
+            tries = [*((each, RINGS, True) for each in names), *tries]
+        for texts, rings, has_bars in tries:
+            pairs = zip(self.anchors, texts, strict=True)
+            near = [around(anchor, _size(text, font), rings) for anchor, text in pairs]
+            must = (texts, has_bars) != (numbers, False)
+            if self._place(texts, INK, self.anchors, near, has_bars=has_bars, must=must):
                 break
-        colors = [*(color for _, _, color in self.lines), *[INK] * len(own)]
-        for text, label, color in zip(texts, labels, colors, strict=True):
+        return texts == numbers
+
+    def _place(
+        self,
+        texts: Sequence[str],
+        color: str,
+        anchors: Sequence[Place | None],
+        near: Sequence[Array],
+        *,
+        has_bars: bool = True,
+        must: bool = True,
+    ) -> bool:
+        """Write texts where they have room, but none if not all have and they `must`."""
+        obstacles = Obstacles(self.boxes, [*self.fixed, *self.bars * has_bars])
+        labels = place(anchors, near, self.frame, obstacles)
+        if must and not all(labels):
+            return False
+        for text, label in zip(texts, labels, strict=True):
             if label and label.leader:
                 _stroke(self.axes, label.leader, color=MUTED, lw=0.7, gid="leader", zorder=1.5)
             if label:
+                self.boxes.append(label.box)
                 at = (label.box.left + LABEL_SPACE / 2, label.box.bottom + 0.3 * self.layout.font)
                 _write(self.axes, at, text, color=color, gid="label")
-        return own == numbers
+        return True
 
 
 def _keys(known: Sequence[tuple[Point, float]]) -> dict[str, Look]:
@@ -412,8 +431,8 @@ def _axes_in(figure: Figure, frame: Box) -> Axes:
     return figure.add_axes((*(frame[:2] / size), *(np.subtract(frame[2:], frame[:2]) / size)))
 
 
-def _set_axis(axes: Axes, axis: Axis, font: float, *, is_up: bool = False) -> list[Box]:
-    """Show an axis with its labels and breaks; return the boxes of the breaks."""
+def _set_axis(axes: Axes, axis: Axis, font: float, *, is_up: bool = False) -> list[Line]:
+    """Show an axis with its labels and breaks; return the lines beside the breaks."""
     drawn, name = (axes.yaxis, "y") if is_up else (axes.xaxis, "x")
     axes.set(**{f"{name}scale": axis.scale(drawn), f"{name}lim": axis.ends})
     side, end = int(is_up), axes.bbox.x1 + MARGIN
@@ -432,20 +451,20 @@ def _set_axis(axes: Axes, axis: Axis, font: float, *, is_up: bool = False) -> li
     drawn.set(major_locator=FixedLocator(ticks), minor_locator=NullLocator())
     drawn.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
     drawn.set_tick_params(labelsize=font - 0.5)
-    return [_draw_break(axes, share, is_up=is_up) for share in axis.breaks]
+    return [line for share in axis.breaks for line in _draw_break(axes, share, is_up=is_up)]
 
 
-def _draw_break(axes: Axes, share: float, *, is_up: bool) -> Box:
-    """Draw a zigzag line across the axes; return its box."""
+def _draw_break(axes: Axes, share: float, *, is_up: bool) -> Iterator[Line]:
+    """Draw a zigzag line across the axes; yield the lines beside it."""
     (low, high), (start, end) = axes.bbox.intervalx, axes.bbox.intervaly
     if is_up:
         low, high, start, end = start, end, low, high
-    side, way = low + share * (high - low), np.arange(start, end, 2 * ZIGZAG)
-    zigzag = [(side + ZIGZAG * (-1) ** count, at) for count, at in enumerate(way)]
-    box = ((side - ZIGZAG, start), (side + ZIGZAG, end))
-    turn = -1 if is_up else 1
-    _stroke(axes, [place[::turn] for place in zigzag], color=MUTED, gid="break")
-    return Box(*box[0][::turn], *box[1][::turn])
+    side, turn = low + share * (high - low), (1, -1)[is_up]
+    way = enumerate(np.arange(start, end, 2 * ZIGZAG))
+    zigzag = [(side + ZIGZAG * (-1) ** count, at)[::turn] for count, at in way]
+    _stroke(axes, zigzag, color=MUTED, gid="break")
+    for edge in (side - ZIGZAG, side + ZIGZAG):
+        yield (*(edge, start)[::turn], *(edge, end)[::turn])
 
 
 def _stroke(axes: Axes, places: Any, **look: Any) -> None:

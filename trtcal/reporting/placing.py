@@ -16,6 +16,7 @@ Line = tuple[float, float, float, float]
 
 GAP = 7.0  # from a point's middle to its label's edge
 RING = 4.0  # how much farther each next try is
+STEP = 8.0  # between the boxes beside a line
 LEADER = 2.5 * GAP  # a label farther away has a line from its point
 TURN = 8  # degrees from one ring to the next, so that far tries are not all in the same directions
 ANGLES = (0, 45, -45, 90, -90, 135, -135, 180, 22, -22, 67, -67, 112, -112, 157, -157)
@@ -75,33 +76,30 @@ def crosses(lines: Array, boxes: Array) -> Array:
 
 
 def place(
-    anchors: Sequence[Place],
-    sizes: Sequence[Place],
-    bounds: Box,
-    obstacles: Obstacles,
-    rings: int,
+    anchors: Sequence[Place | None], tries: Sequence[Array], bounds: Box, obstacles: Obstacles
 ) -> list[Label | None]:
-    """Return a label of each size near each anchor, in order; None where there is no room.
+    """Return a label for each anchor, in order: the first of its boxes that has room, else None.
 
     No label overlaps another, an obstacle or a leader, or leaves `bounds`; no leader crosses a label or
-    the mark of another point. `rings` is how far away a label is tried. The same input gives the same
+    the mark of another point. Labels without an anchor have no leader. The same input gives the same
     places.
     """
     boxes, lines = [*dict.fromkeys(obstacles.boxes)], [*dict.fromkeys(obstacles.lines)]
     labels: list[Label | None] = []
-    for anchor, size in zip(anchors, sizes, strict=True):
-        tries = _tries(anchor, size, rings)
-        tries = tries[((tries[:, :2] >= bounds[:2]) & (tries[:, 2:] <= bounds[2:])).all(axis=1)]
-        tries = tries[Obstacles(boxes, lines).leave(tries)]
-        label = _nearest(anchor, tries, np.reshape(boxes, (-1, 4)))
+    for anchor, own in zip(anchors, tries, strict=True):
+        inside = own[((own[:, :2] >= bounds[:2]) & (own[:, 2:] <= bounds[2:])).all(axis=1)]
+        free = inside[Obstacles(boxes, lines).leave(inside)]
+        label = _nearest(anchor, free, np.reshape(boxes, (-1, 4))) if len(free) else None
         labels.append(label)
         boxes += [label.box] if label else []
         lines += [label.leader] if label and label.leader else []
     return labels
 
 
-def _nearest(anchor: Place, tries: Array, boxes: Array) -> Label | None:
+def _nearest(anchor: Place | None, tries: Array, boxes: Array) -> Label | None:
     """Return the first try that needs no leader, or one that crosses no box but at the anchor."""
+    if anchor is None:
+        return Label(Box(*tries[0].tolist()))
     others = boxes[~overlaps(boxes, np.array([Box.around(*anchor, GAP / 2)]))[:, 0]]
     ends = np.clip(anchor, tries[:, :2], tries[:, 2:])
     leaders = np.hstack([np.broadcast_to(anchor, ends.shape), ends])
@@ -113,10 +111,26 @@ def _nearest(anchor: Place, tries: Array, boxes: Array) -> Label | None:
     return None
 
 
-def _tries(anchor: Place, size: Place, rings: int) -> Array:
-    """Return boxes about an anchor, the nearest first, those to its right before the others."""
+def around(anchor: Place, size: Place, rings: int) -> Array:
+    """Return boxes about an anchor, the nearest first, those to its right before the others.
+
+    `rings` is how far away they are.
+    """
     ring = np.repeat(np.arange(rings), len(ANGLES))
     angles = np.radians(np.tile(ANGLES, rings) + TURN * ring)
     way = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     corners = anchor + way * (GAP + RING * ring)[:, None] - np.multiply(size, 1 - way) / 2
+    return np.hstack([corners, corners + size])
+
+
+def beside(line: Line, size: Place) -> Array:
+    """Return boxes on both sides of a line, from its right end on, or from its top if it is vertical."""
+    left, bottom, right, top = line
+    width, height = size
+    if top == bottom:
+        ys, xs = (bottom - height - 1, bottom + 1), np.arange(right - width, left, -STEP)
+        corners = np.array([(x, y) for y in ys for x in xs])
+    else:
+        xs, ys = (left + 1, left - width - 1), np.arange(top - height, bottom, -STEP)
+        corners = np.array([(x, y) for x in xs for y in ys])
     return np.hstack([corners, corners + size])
