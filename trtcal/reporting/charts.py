@@ -305,10 +305,10 @@ class _Plot:
         self.fixed += [line for line, _, _ in lines]
         for line, text, color in lines:
             _stroke(self.axes, line, color=color, **LIMIT_LOOK)
-            near = [beside(line, _size(text, self.layout.font))]
-            self._place([text], color, [None], near) or self._place(
-                [text], color, [None], near, has_bars=False
-            )
+            for words, has_bars in ((text, True), (text.partition(":")[0], True), (text, False)):
+                near = [beside(line, _size(words, self.layout.font))]
+                if self._place([words], color, [None], near, has_bars=has_bars):
+                    break
         for (point, _), bar in zip(self.known, self.bars[1::2], strict=True):
             _stroke(self.axes, bar, color=point.color, gid="bar")
         for point, accuracy in self.known:
