@@ -15,13 +15,10 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-INK, MUTED, LINE, ACCENT, REFERENCE, PAPER = (
-    *("#1f2328", "#59636e", "#d5dae0"),
-    *("#0b5cad", "#8a3b12", "#ffffff"),
-)
-DPI = 72  # one unit of a figure is one point
+from trtcal.reporting.charts import DPI
+from trtcal.reporting.svg import ACCENT, INK, MUTED, PAPER
 
-BLUE, BROWN, GREEN, GRAY = ACCENT, REFERENCE, "#1a6e3c", "#eef1f4"
+BLUE, BROWN, GREEN, GRAY = ACCENT, "#8a3b12", "#1a6e3c", "#eef1f4"
 PALE_BLUE, PALE_BROWN = "#dcebfb", "#fbe6d9"
 WIDTH = 5.2
 FONT, SMALL = 11.0, 10.0

@@ -20,7 +20,6 @@ from docs.drawing import (
     BLUE,
     BROWN,
     GRAY,
-    MUTED,
     PALE_BLUE,
     PALE_BROWN,
     SMALL,
@@ -35,6 +34,7 @@ from trtcal.config import read_config
 from trtcal.model import load_model
 from trtcal.model.passes import prepare_with_record
 from trtcal.pipeline.own_passes import passes_of
+from trtcal.reporting.svg import MUTED
 from trtcal.wings.forensics.checkpoints import GraphTables, checkpoints_of
 from trtcal.wings.forensics.merkle import table_of
 

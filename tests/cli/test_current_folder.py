@@ -57,9 +57,7 @@ def test_no_library_is_configured_by_the_current_folder(tmp_path):
     (tmp_path / "matplotlibrc").write_text("font.size: 3\n")
     (tmp_path / ".numba_config.yaml").write_text("cache_dir: here\n")
     code = (
-        "import calibrators.counting\n"
-        "with calibrators.imports.without_file(calibrators.imports.MATPLOTLIB):\n"
-        "    import matplotlib\n"
+        "import trtcal.reporting.charts, calibrators.counting, matplotlib\n"
         "calibrators.counting.load_kernels()\n"
         "from numba.core import config; config.reload_config()\n"
         "assert matplotlib.rcParams['font.size'] == 10, 'matplotlib'\n"

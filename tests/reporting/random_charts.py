@@ -160,8 +160,8 @@ def faults(drawing: Drawing, chart: Chart, layout: Layout) -> set[str]:
     lines = {kind: [*seen.lines(kind)] for kind in kinds}
     wrong = {
         "texts overlap": any(overlaps(*pair) for pair in itertools.combinations(boxes, 2)),
-        "a text leaves the drawing": not all(_is_within(box, whole) for box in boxes),
-        "a label leaves the frame": not all(_is_within(box, inner) for box in seen.labels),
+        "a text leaves the drawing": not all(is_within(box, whole) for box in boxes),
+        "a label leaves the frame": not all(is_within(box, inner) for box in seen.labels),
         "a label is missing": not all(
             names & _texts_of(point) for point, _ in chart.known if point.label
         ),
@@ -175,7 +175,8 @@ def faults(drawing: Drawing, chart: Chart, layout: Layout) -> set[str]:
     return {fault for fault, is_so in wrong.items() if is_so}
 
 
-def _is_within(box: Ends, other: Ends) -> bool:
+def is_within(box: Ends, other: Ends) -> bool:
+    """Whether a box lies inside another."""
     starts = box[0] >= other[0] and box[1] >= other[1]
     return starts and box[2] <= other[2] and box[3] <= other[3]
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from tests.fixtures.examples import examples
 from tests.fixtures.tables import each
-from tests.reporting.random_charts import SVG, Geometry, faults, overlaps, random_chart
+from tests.reporting.random_charts import SVG, Geometry, faults, is_within, overlaps, random_chart
 from trtcal.documents.streams import visible
 from trtcal.reporting.charts import (
     LAYOUTS,
@@ -224,8 +224,7 @@ def test_labels_never_overlap(anchors):
     labels = place(anchors, near, bounds, Obstacles(marks))
     placed = [label.box for label in labels if label is not None]
     for index, box in enumerate(placed):
-        assert bounds[0] <= box[0] and box[2] <= bounds[2]
-        assert bounds[1] <= box[1] and box[3] <= bounds[3]
+        assert is_within(box, bounds)
         assert not any(overlaps(box, other) for other in (*placed[index + 1 :], *marks))
 
 

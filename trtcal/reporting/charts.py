@@ -56,7 +56,7 @@ LIMIT_LOOK: Look = {"linewidth": 1.2, "linestyle": DOTTED, "gid": "limit"}
 ABOUT = "about"
 P50 = "median latency p50 on this machine"
 FRONT = "Pareto front: no other point is both faster and more accurate"
-STYLE: Look = {
+STYLE: Any = {
     "svg.fonttype": "none",
     "text.color": INK,
     "text.parse_math": False,
@@ -97,8 +97,8 @@ class Layout:
 
     def drawing(self) -> AbstractContextManager[None]:
         """Return the context in which matplotlib has this layout."""
-        size, salt = self.font, f"{self.prefix}trtcal"
-        return mpl.rc_context({**STYLE, "font.size": size, "svg.hashsalt": salt})
+        own: Any = {"font.size": self.font, "svg.hashsalt": f"{self.prefix}trtcal"}
+        return mpl.rc_context(STYLE | own)
 
     def figure(self, height: float) -> Figure:
         """Return an empty figure."""
@@ -287,7 +287,7 @@ class _Plot:
             yield from ((x, y), (after, y))
 
     def _lines(self) -> Iterator[tuple[Line, str, str]]:
-        """Yield the line of the limit, and that of a reference without accuracy, with text and color."""
+        """Yield the lines of the limit and of a reference without accuracy, with text and color."""
         limit, frame = self.chart.limit, self.frame
         if limit and self.y.shows(limit[0]):
             _, y = self._at(self.x.ends[0], limit[0])
@@ -428,7 +428,8 @@ def _fitting(text: str, room: float) -> str:
 
 def _axes_in(figure: Figure, frame: Box) -> Axes:
     size = figure.bbox.size
-    return figure.add_axes((*(frame[:2] / size), *(np.subtract(frame[2:], frame[:2]) / size)))
+    low, high = np.divide(frame[:2], size), np.divide(frame[2:], size)
+    return figure.add_axes((*low, *(high - low)))
 
 
 def _set_axis(axes: Axes, axis: Axis, font: float, *, is_up: bool = False) -> list[Line]:
@@ -494,11 +495,16 @@ def _add_legend(
     axes: Axes, keys: Mapping[str, Look], size: float, columns: int, at: Place, corner: str
 ) -> None:
     """Say what marks and lines are, with a corner of the legend at a place in pixels."""
-    style: Look = {"bbox_to_anchor": at, "bbox_transform": IdentityTransform(), "fontsize": size}
+    style: Any = {
+        "loc": corner,
+        "bbox_to_anchor": at,
+        "bbox_transform": IdentityTransform(),
+        "fontsize": size,
+    }
     style |= {"borderpad": 0, "borderaxespad": 0, "handletextpad": 0.4, "columnspacing": 1.2}
     # A label that begins with _ would be left out.
     handles = [Line2D([], [], label=f" {words}", **look) for words, look in keys.items()]
-    axes.figure.legend(handles=handles, loc=corner, ncols=columns, handlelength=1.8, **style)
+    axes.figure.legend(handles=handles, ncols=columns, handlelength=1.8, **style)
 
 
 def _size(text: str, font: float) -> Place:

@@ -54,15 +54,13 @@ class Obstacles:
         """Return which boxes are free of them."""
         others, lines = np.reshape(self.boxes, (-1, 4)), np.reshape(self.lines, (-1, 4))
         is_crossed = crosses(lines, boxes[:, None]).any(axis=1)
-        free: Array = ~(overlaps(boxes, others).any(axis=1) | is_crossed)
-        return free
+        return np.asarray(~(overlaps(boxes, others).any(axis=1) | is_crossed))
 
 
 def overlaps(boxes: Array, others: Array) -> Array:
     """Return which boxes share more than an edge with which others: boxes x others."""
     low, high = boxes[:, None, :2], boxes[:, None, 2:]
-    shares: Array = ((low < others[:, 2:]) & (others[:, :2] < high)).all(axis=-1)
-    return shares
+    return np.asarray(((low < others[:, 2:]) & (others[:, :2] < high)).all(axis=-1))
 
 
 def crosses(lines: Array, boxes: Array) -> Array:
@@ -71,8 +69,7 @@ def crosses(lines: Array, boxes: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         ends = (boxes[..., :2] - start) / way, (boxes[..., 2:] - start) / way
         first, last = np.minimum(*ends).max(axis=-1), np.maximum(*ends).min(axis=-1)
-    inside: Array = np.maximum(first, 0.0) < np.minimum(last, 1.0)
-    return inside
+    return np.asarray(np.maximum(first, 0.0) < np.minimum(last, 1.0))
 
 
 def place(
@@ -124,13 +121,14 @@ def around(anchor: Place, size: Place, rings: int) -> Array:
 
 
 def beside(line: Line, size: Place) -> Array:
-    """Return boxes on both sides of a line, from its right end on, or from its top if it is vertical."""
+    """Return boxes on both sides of a line, from its right end on, or from its top."""
     left, bottom, right, top = line
     width, height = size
     if top == bottom:
-        ys, xs = (bottom - height - 1, bottom + 1), np.arange(right - width, left, -STEP)
-        corners = np.array([(x, y) for y in ys for x in xs])
+        along = np.arange(right - width, left, -STEP)
+        corners = [(x, y) for y in (bottom - height - 1, bottom + 1) for x in along]
     else:
-        xs, ys = (left + 1, left - width - 1), np.arange(top - height, bottom, -STEP)
-        corners = np.array([(x, y) for x in xs for y in ys])
-    return np.hstack([corners, corners + size])
+        along = np.arange(top - height, bottom, -STEP)
+        corners = [(x, y) for x in (left + 1, left - width - 1) for y in along]
+    low = np.reshape(corners, (-1, 2))
+    return np.hstack([low, low + size])

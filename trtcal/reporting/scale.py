@@ -14,7 +14,7 @@ from calibrators.imports import MATPLOTLIB, without_file
 
 with without_file(MATPLOTLIB):
     from matplotlib.scale import FuncScale, ScaleBase
-    from matplotlib.ticker import LogLocator, MaxNLocator
+    from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 
 Reach = tuple[float, float]
 """The least and the largest of something."""
@@ -57,10 +57,12 @@ class Axis:
         """Return the scale for an axis of matplotlib."""
         if not self.breaks:
             return "log" if self.is_log else "linear"
-        knots, places = np.ravel(self.limits), np.ravel(self.places)
+        knots: Any = np.ravel(self.limits)
+        places = np.ravel(self.places)
 
         def share(values: Any) -> Any:
-            own = np.log(np.maximum(values, math.exp(-LARGEST))) if self.is_log else values
+            least = math.exp(-LARGEST)
+            own: Any = np.log(np.maximum(values, least)) if self.is_log else values
             return np.interp(own, knots, places)
 
         return FuncScale(
@@ -88,7 +90,9 @@ class Axis:
     def _round(self) -> Iterator[list[float]]:
         """Yield fewer and fewer round values on the main part."""
         low, high = self._values(self.limits[self.main])
-        locators = [MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]) for count in (6, 5, 4, 3, 2, 1)]
+        locators: list[Locator] = [
+            MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]) for count in (6, 5, 4, 3, 2, 1)
+        ]
         if self.is_log:
             locators = [LogLocator(subs=(1.0, 2.0, 5.0)), LogLocator(), *locators]
         for locator in locators:
