@@ -106,10 +106,6 @@ class Layout:
         FigureCanvasSVG(figure)
         return figure
 
-    def axes(self, frame: Box, height: float) -> Axes:
-        """Return the axes of a new figure."""
-        return _axes_in(self.figure(height), frame)
-
     def saved(self, figure: Any, name: str, *texts: str, tooltips: Mapping[str, str]) -> str:
         """Return a figure as SVG for a page, whose points the keyboard reaches."""
         buffer = io.StringIO()
@@ -254,7 +250,7 @@ class _Plot:
         keys, columns = _keys(self.known), layout.columns + 1
         bottom = (3.2 + LINES * (foot.count("\n") + 1) + 1.6 * -(-len(keys) // columns)) * font
         self.frame = Box(layout.left, bottom, layout.right, bottom + layout.height)
-        self.axes = layout.axes(self.frame, self.frame.top + layout.head)
+        self.axes = _axes_in(layout.figure(self.frame.top + layout.head), self.frame)
         self.fixed = _set_axis(self.axes, self.y, font, is_up=True)
         self.fixed += _set_axis(self.axes, self.x, font)
         _write_head(self.axes, chart, self.y, layout)
@@ -374,7 +370,7 @@ def accuracy_of_each(chart: Chart, layout: Layout = WIDE) -> Drawing:
     order = sorted(chart.points, key=lambda point: -_upper(point))
     frame = Box(layout.names, 2.2 * font, layout.width - VALUES, 2.2 * font + row * len(order))
     with layout.drawing():
-        axes = layout.axes(frame, frame.top + layout.head + 1.5 * font)
+        axes = _axes_in(layout.figure(frame.top + layout.head + 1.5 * font), frame)
         axes.set(ylim=(len(order) - 0.5, -0.5), yticks=[])
         _set_axis(axes, axis, font)
         axes.grid(axis="x", linewidth=0.8)

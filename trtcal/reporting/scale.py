@@ -85,7 +85,8 @@ class Axis:
         """Return the values with a label: as many as have room, those far off first."""
         shown = sorted({float(f"{value:.3g}") for value in self._values(self.aside)})
         far = next((own for own in (shown, shown[:1]) if has_room(own)), [])
-        return next(([*far, *own] for own in self._round() if has_room([*far, *own])), far)
+        own = next((own for own in self._round() if has_room(own)), [])
+        return [*far, *(tick for tick in own if has_room([*far, tick]))]
 
     def _round(self) -> Iterator[list[float]]:
         """Yield fewer and fewer round values on the main part."""
