@@ -103,7 +103,7 @@ def test_the_same_points_give_the_same_bytes():
         [point(0, "huge", 1e300, 1e-300), point(1, "tiny", 1e-300, 1e300)],
     ],
 )
-def test_it_draws_odd_cases(points):
+def test_odd_cases_have_a_drawing(points):
     for drawing in (accuracy_against_latency, accuracy_of_each):
         root = ET.fromstring(drawing(chart(*points)).source)  # noqa: S314
         drawn = [one for one in points if one.accuracy is not None]

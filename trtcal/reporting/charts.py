@@ -20,7 +20,17 @@ import numpy as np
 
 from calibrators.imports import MATPLOTLIB, without_file
 from trtcal.reporting.engines import View
-from trtcal.reporting.placing import Array, Box, Line, Obstacles, Place, around, beside, place
+from trtcal.reporting.placing import (
+    Array,
+    Box,
+    Label,
+    Line,
+    Obstacles,
+    Place,
+    around,
+    beside,
+    place,
+)
 from trtcal.reporting.scale import Axis, Reach, axis_of
 from trtcal.reporting.svg import ACCENT, INK, LINE, MUTED, PAPER, REFERENCE, tidy
 from trtcal.reporting.text import between, milliseconds, number, shorten, visible, width_em
@@ -36,7 +46,7 @@ with without_file(MATPLOTLIB):
     from matplotlib.transforms import IdentityTransform
 
 Look = dict[str, Any]
-"""How matplotlib draws something."""
+"""How something looks in matplotlib."""
 
 DPI = 72  # one unit of a drawing is one point
 NAMES_SHOWN = 12  # beyond this many points, labels are numbers
@@ -162,7 +172,7 @@ class Point:
 
     @property
     def look(self) -> Look:
-        """How matplotlib draws its mark, and its latency's interval as a line."""
+        """The look of its mark, and of its latency's interval as a line."""
         return {
             "marker": "D" if self.is_reference else "o",
             "markersize": 8 if self.is_reference else 8.5,
@@ -303,7 +313,9 @@ class _Plot:
             _stroke(self.axes, line, color=color, **LIMIT_LOOK)
             for words, has_bars in ((text, True), (text.partition(":")[0], True), (text, False)):
                 near = [beside(line, _size(words, self.layout.font))]
-                if self._place([words], color, [None], near, has_bars=has_bars):
+                labels = self._place(near, is_line=True, has_bars=has_bars)
+                if all(labels):
+                    self._write([words], labels, color)
                     break
         for (point, _), bar in zip(self.known, self.bars[1::2], strict=True):
             _stroke(self.axes, bar, color=point.color, gid="bar")
@@ -323,26 +335,18 @@ class _Plot:
         for texts, rings, has_bars in tries:
             pairs = zip(self.anchors, texts, strict=True)
             near = [around(anchor, _size(text, font), rings) for anchor, text in pairs]
-            must = (texts, has_bars) != (numbers, False)
-            if self._place(texts, INK, self.anchors, near, has_bars=has_bars, must=must):
+            labels = self._place(near, is_line=False, has_bars=has_bars)
+            if all(labels):
                 break
+        self._write(texts, labels, INK)
         return texts == numbers
 
-    def _place(
-        self,
-        texts: Sequence[str],
-        color: str,
-        anchors: Sequence[Place | None],
-        near: Sequence[Array],
-        *,
-        has_bars: bool = True,
-        must: bool = True,
-    ) -> bool:
-        """Write texts where they have room, but none if not all have and they `must`."""
+    def _place(self, near: Sequence[Array], *, is_line: bool, has_bars: bool) -> list[Label | None]:
+        """Return where labels near the points have room, or one near a line."""
         obstacles = Obstacles(self.boxes, [*self.fixed, *self.bars * has_bars])
-        labels = place(anchors, near, self.frame, obstacles)
-        if must and not all(labels):
-            return False
+        return place([None] if is_line else self.anchors, near, self.frame, obstacles)
+
+    def _write(self, texts: Sequence[str], labels: Sequence[Label | None], color: str) -> None:
         for text, label in zip(texts, labels, strict=True):
             if label and label.leader:
                 _stroke(self.axes, label.leader, color=MUTED, lw=0.7, gid="leader", zorder=1.5)
@@ -350,7 +354,6 @@ class _Plot:
                 self.boxes.append(label.box)
                 at = (label.box.left + LABEL_SPACE / 2, label.box.bottom + 0.3 * self.layout.font)
                 _write(self.axes, at, text, color=color, gid="label")
-        return True
 
 
 def _keys(known: Sequence[tuple[Point, float]]) -> dict[str, Look]:

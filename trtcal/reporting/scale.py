@@ -57,17 +57,16 @@ class Axis:
         """Return the scale for an axis of matplotlib."""
         if not self.breaks:
             return "log" if self.is_log else "linear"
-        knots: Any = np.ravel(self.limits)
-        places = np.ravel(self.places)
+        knots, places = np.ravel(self.limits), np.ravel(self.places)
 
         def share(values: Any) -> Any:
-            least = math.exp(-LARGEST)
-            own: Any = np.log(np.maximum(values, least)) if self.is_log else values
-            return np.interp(own, knots, places)
+            own = np.log(np.maximum(values, math.exp(-LARGEST))) if self.is_log else values
+            return np.interp(np.asarray(own), knots, places)
 
-        return FuncScale(
-            drawn, (share, lambda shares: self._values(np.interp(shares, places, knots)))
-        )
+        def value(shares: Any) -> Any:
+            return self._values(np.interp(shares, places, knots))
+
+        return FuncScale(drawn, (share, value))
 
     def _values(self, limits: Any) -> Any:
         return np.exp(np.clip(limits, -LARGEST, LARGEST)) if self.is_log else np.asarray(limits)
