@@ -15,9 +15,10 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from trtcal.reporting.charts import ACCENT, DPI, INK, MUTED, PAPER, REFERENCE
+from trtcal.reporting.charts import DPI
+from trtcal.reporting.svg import ACCENT, INK, MUTED, PAPER
 
-BLUE, BROWN, GREEN, GRAY = ACCENT, REFERENCE, "#1a6e3c", "#eef1f4"
+BLUE, BROWN, GREEN, GRAY = ACCENT, "#8a3b12", "#1a6e3c", "#eef1f4"
 PALE_BLUE, PALE_BROWN = "#dcebfb", "#fbe6d9"
 WIDTH = 5.2
 FONT, SMALL = 11.0, 10.0

@@ -23,7 +23,7 @@ from docs.drawing import BLUE, BROWN, GREEN, PALE_BLUE, PALE_BROWN, SMALL, drawn
 from docs.graph_figures import GRAPHS
 from trtcal.calibration import observe
 from trtcal.quantization import find_layers, prepare, tensors_to_observe
-from trtcal.reporting.charts import INK, LINE, MUTED
+from trtcal.reporting.svg import INK, LINE, MUTED
 from trtcal.stats import Interval, one_sided, paired_difference, proportion, unseen
 
 ROOT = Path(__file__).parent.parent

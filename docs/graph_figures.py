@@ -34,7 +34,7 @@ from trtcal.config import read_config
 from trtcal.model import load_model
 from trtcal.model.passes import prepare_with_record
 from trtcal.pipeline.own_passes import passes_of
-from trtcal.reporting.charts import MUTED
+from trtcal.reporting.svg import MUTED
 from trtcal.wings.forensics.checkpoints import GraphTables, checkpoints_of
 from trtcal.wings.forensics.merkle import table_of
 

@@ -228,9 +228,10 @@ def test_the_time_of_this_cpu_is_not_shown_where_only_a_gpu_is_the_target(tmp_pa
     page = render(document_of(tmp_path / "gpu", result, on_gpu))
     assert "The latency on sm89 is known of fewer than two variants." in page
     assert "p50, ms" not in page
+    assert "Top-1 accuracy of each variant" in page
     on_cpu = build("int8", {}, target="cpu", backend="onnxruntime")
     page = render(document_of(tmp_path / "both", result, on_gpu, on_cpu))
-    assert "median latency p50 (ms)" in page
+    assert "median latency p50 on this machine (ms)" in page
     assert "p50, ms" in page
 
 

@@ -1,24 +1,38 @@
-"""The report's drawings as SVG: accuracy against latency, and histograms with the ranges on them.
+"""The report's charts: accuracy against latency or alone, and histograms with the ranges on them.
 
-They are legible without colour: the reference is a diamond, variants on the Pareto front are filled
-circles, the others hollow ones; methods differ by their dashes. The same data give the same bytes.
-Counts are on a logarithmic scale, since what a range cuts off is rare.
+They are legible without color: the reference is a diamond, measured latencies are filled marks and
+estimated ones hollow, with a dashed interval; methods differ by their dashes. The same data give the
+same bytes. Counts are on a logarithmic scale, since what a range cuts off is rare.
 """
 
 from __future__ import annotations
 
 import io
-import math
+import textwrap
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from calibrators.imports import MATPLOTLIB, without_file
 from trtcal.reporting.engines import View
-from trtcal.reporting.svg import GAP, Box, place, tidy
+from trtcal.reporting.placing import (
+    Array,
+    Box,
+    Label,
+    Line,
+    Obstacles,
+    Place,
+    around,
+    beside,
+    place,
+)
+from trtcal.reporting.scale import Axis, Reach, axis_of
+from trtcal.reporting.svg import ACCENT, INK, LINE, MUTED, PAPER, REFERENCE, tidy
 from trtcal.reporting.text import between, milliseconds, number, shorten, visible, width_em
 from trtcal.reporting.text import figure as figure_text
 
@@ -27,32 +41,65 @@ with without_file(MATPLOTLIB):
     from matplotlib.axes import Axes
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+    from matplotlib.transforms import IdentityTransform
 
-INK, MUTED, LINE = "#1f2328", "#59636e", "#d5dae0"
-ACCENT, REFERENCE, PAPER = "#0b5cad", "#8a3b12", "#ffffff"
+Look = dict[str, Any]
+"""How something looks in matplotlib."""
 
-DPI = 72  # one unit of the drawing is one point
+DPI = 72  # one unit of a drawing is one point
 NAMES_SHOWN = 12  # beyond this many points, labels are numbers
-LOG_RATIO = 20.0
-MARKER_HALF = 5.0
-LABEL_SPACE = 6.0  # between labels side by side
 NAME_LENGTH = 34
-LEGEND = 3  # methods beside each other over one column
-DASHES = ((1.0, 0.0), (5, 2), (1.5, 1.5), (5, 2, 1, 2), (8, 3), (3, 1, 1, 1, 1, 1))
+NAME_LENGTHS = (NAME_LENGTH, 24, 16)  # of labels, the longest that have room
+RINGS, FAR_RINGS = 20, 70  # how far from its point a name, and a number, is tried
+MARK_HALF = 6.0
+LABEL_SPACE = 6.0  # of a label, more than its text
+ZIGZAG = 3.0  # half the width of the mark of a broken axis
+LINES = 1.25  # of a font's size: the height of a line of text
+MARGIN = 9.0  # pixels at the right of the points
+VALUES = 66.0  # pixels for the figures beside rows
+DASHES = ((), (5, 2), (1.5, 1.5), (5, 2, 1, 2), (8, 3), (3, 1, 1, 1, 1, 1))
+DOTTED, DASHED = (0, (1, 2)), (0, (3, 2))
+FRONT_LOOK: Look = {"color": MUTED, "linewidth": 1.2, "linestyle": (0, (6, 2.5))}
+LIMIT_LOOK: Look = {"linewidth": 1.2, "linestyle": DOTTED, "gid": "limit"}
+ABOUT = "about"
+P50 = "median latency p50 on this machine"
+FRONT = "Pareto front: no other point is both faster and more accurate"
+STYLE: Any = {
+    "svg.fonttype": "none",
+    "text.color": INK,
+    "text.parse_math": False,
+    "axes.axisbelow": True,
+    "axes.edgecolor": MUTED,
+    "axes.linewidth": 1.0,
+    "grid.color": LINE,
+    "lines.linewidth": 1.0,
+    "legend.frameon": False,
+    "legend.labelcolor": MUTED,
+    **{f"axes.spines.{side}": False for side in ("top", "left", "right")},
+    **{f"{axis}tick.color": MUTED for axis in "xy"},
+    **{f"{axis}tick.major.size": 0 for axis in "xy"},
+    **{f"{axis}tick.major.pad": 6 for axis in "xy"},
+}
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A size that drawings have, in inches; a page shows the one that its screen has room for.
+    """A size that drawings have, in pixels; a page shows the one that its screen has room for.
 
-    `frame` is where the axes stand in the chart, as shares of it; a panel is one histogram. `prefix`
-    begins the ids of what is drawn so.
+    A chart has its points from `left` to `right`, under its `head`; `names` is the width of names
+    beside rows. Histograms are `columns` panels of a size beside each other. `prefix` begins the ids of
+    what is drawn so.
     """
 
-    chart: tuple[float, float]
-    frame: tuple[float, float, float, float]
-    panel: tuple[float, float]
+    width: float
+    left: float
+    right: float
+    height: float
+    head: float
+    names: float
+    panel: Place
     columns: int
     font: float
     small: float
@@ -60,20 +107,40 @@ class Layout:
 
     def drawing(self) -> AbstractContextManager[None]:
         """Return the context in which matplotlib has this layout."""
-        return mpl.rc_context(
-            {
-                "svg.hashsalt": f"{self.prefix}trtcal",
-                "svg.fonttype": "none",
-                "font.size": self.font,
-                "legend.fontsize": self.small,
-            }
-        )
+        own: Any = {"font.size": self.font, "svg.hashsalt": f"{self.prefix}trtcal"}
+        return mpl.rc_context(STYLE | own)
+
+    def figure(self, height: float) -> Figure:
+        """Return an empty figure."""
+        figure = Figure(figsize=(self.width / DPI, height / DPI), dpi=DPI)
+        FigureCanvasSVG(figure)
+        return figure
+
+    def saved(self, figure: Any, name: str, *texts: str, tooltips: Mapping[str, str]) -> str:
+        """Return a figure as SVG for a page, whose points the keyboard reaches."""
+        buffer = io.StringIO()
+        with warnings.catch_warnings():
+            # A name may hold letters that matplotlib's own font lacks; the reader's browser has them.
+            warnings.filterwarnings("ignore", message=r"Glyph \d+", category=UserWarning)
+            figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+        reached = [each for each in tooltips if each.startswith(f"{self.prefix}point-")]
+        title, description = texts
+        name = f"{self.prefix}{name}"
+        return tidy(buffer.getvalue(), title, description, tooltips, name, reached)
 
 
-WIDE = Layout((10.0, 4.8), (0.065, 0.13, 0.915, 0.76), (3.4, 1.9), 3, 10.0, 8.5)
-NARROW = Layout((4.6, 4.4), (0.13, 0.14, 0.84, 0.74), (4.6, 2.1), 1, 12.5, 12.0, "narrow-")
+WIDE = Layout(720.0, 47.0, 705.0, 264.0, 36.0, 240.0, (240.0, 130.0), 3, 10.0, 8.5)
+NARROW = Layout(331.0, 46.0, 322.0, 240.0, 44.0, 145.0, (331.0, 150.0), 1, 12.5, 12.0, "narrow-")
 LAYOUTS = (WIDE, NARROW)
-P50 = "median latency p50"
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A chart as SVG; parts of it that were replaced are flagged for its note."""
+
+    source: str = field(repr=False)
+    is_broken: bool
+    is_numbered: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,326 +148,424 @@ class Point:
     """One variant: latency in milliseconds, accuracy in the chart's unit, each with its interval.
 
     `accuracy` is None for a reference that has none (SQNR against itself is infinite). `evidence` is
-    what the latency is: a median that was measured, a sum of layers, or an estimate.
+    what the latency is: a median that was measured, a sum of layers, or an estimate (`about`).
     """
 
     number: int
     name: str
     latency_ms: float
-    latency_interval: tuple[float, float]
+    latency_interval: Reach
     accuracy: float | None
-    accuracy_interval: tuple[float, float] | None = None
+    accuracy_interval: Reach | None = None
     is_reference: bool = False
     evidence: str = "p50"
 
+    @property
+    def label(self) -> str:
+        """The name as it is shown."""
+        return shorten(visible(self.name), NAME_LENGTH)
 
-Drawn = list[tuple[Point, float]]
-"""Points with the accuracy at which they stand."""
+    @property
+    def color(self) -> str:
+        """The color of its mark and its intervals."""
+        return REFERENCE if self.is_reference else ACCENT
+
+    @property
+    def look(self) -> Look:
+        """The look of its mark, and of its latency's interval as a line."""
+        return {
+            "marker": "D" if self.is_reference else "o",
+            "markersize": 8 if self.is_reference else 8.5,
+            "markerfacecolor": PAPER if self.evidence == ABOUT else self.color,
+            "markeredgewidth": 1.6,
+            "color": self.color,
+            "linestyle": DASHED if self.evidence == ABOUT else "-",
+        }
 
 
-def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+@dataclass(frozen=True)
+class Chart:
+    """What is drawn: the points, what their accuracies and latencies are, and the accuracy to hold.
+
+    `limit` is that accuracy with its words.
+    """
+
+    points: Sequence[Point]
+    measure: str
+    unit: str
+    across: str = P50
+    limit: tuple[float, str] | None = None
+
+    @property
+    def known(self) -> list[tuple[Point, float]]:
+        """The points whose accuracy is known, with that."""
+        return [(point, point.accuracy) for point in self.points if point.accuracy is not None]
+
+    @property
+    def axis(self) -> Axis:
+        """The axis of accuracy, with the limit on it unless it is far from all points."""
+        reaches = [(accuracy, *(point.accuracy_interval or ())) for point, accuracy in self.known]
+        axis = axis_of(reaches)
+        if self.limit and axis.is_near(self.limit[0]):
+            return axis_of([*reaches, (self.limit[0],)])
+        return axis
+
+    def tooltip(self, point: Point) -> str:
+        """Return a point's name and accuracy in a line."""
+        name = visible(point.name) + (" (reference)" if point.is_reference else "")
+        interval = _interval(point.accuracy_interval)
+        return f"{name}: {self.measure} {number(point.accuracy)} {self.unit}{interval}"
+
+
+def pareto_front(points: Sequence[Place]) -> list[int]:
     """Return the indexes of the (latency, accuracy) that no other one beats, by rising latency."""
 
-    def beaten(point: tuple[float, float]) -> bool:
+    def beaten(point: Place) -> bool:
         return any(each[0] <= point[0] and each[1] >= point[1] and each != point for each in points)
 
     front = [index for index, point in enumerate(points) if not beaten(point)]
     return sorted(front, key=lambda index: points[index])
 
 
-def accuracy_against_latency(
-    points: Sequence[Point], measure: str, unit: str, layout: Layout = WIDE, across: str = P50
-) -> str:
-    """Return the chart as an SVG document; `measure` and `unit` name the accuracy axis.
-
-    `across` names the latencies.
-    """
-    drawn = [(point, point.accuracy) for point in points if point.accuracy is not None]
-    places = [(point.latency_ms, accuracy) for point, accuracy in drawn]
-    front = pareto_front(places)
-    steps = [places[index] for index in front]
+def accuracy_against_latency(chart: Chart, layout: Layout = WIDE) -> Drawing:
+    """Return the drawing of accuracy against latency."""
     with layout.drawing():
-        figure = Figure(figsize=layout.chart, dpi=DPI)
-        FigureCanvasSVG(figure)
-        axes = figure.add_axes(layout.frame)
-        _set_limits(axes, points)
-        _style(axes, measure, unit, across)
-        _draw_front(axes, steps, layout)
-        _draw_points(axes, drawn, {drawn[index][0].number for index in front}, layout)
-        _draw_bare_reference(axes, points)
-        _draw_labels(axes, drawn, _front_boxes(axes, steps))
-        source = saved(figure)
-    tooltips = {_gid(point, layout): tooltip(point, measure, unit) for point, _ in drawn}
-    meaning = "Pareto front: no other point is both faster and more accurate"
-    texts = (f"{measure} against latency", _description(drawn, front, measure, across))
-    reached, name = {*tooltips}, f"{layout.prefix}chart"
-    tooltips[f"{layout.prefix}pareto-front"] = meaning
-    return tidy(source, *texts, tooltips, name, reached)
+        plot = _Plot(chart, layout)
+        has_numbers = plot.draw()
+        front = ", ".join(visible(plot.known[index][0].name) for index in plot.front)
+        description = (
+            f"Each of the {len(plot.known)} points is a model. The vertical axis is "
+            f"{chart.measure}, the horizontal axis the {chart.across}, both with intervals. On the "
+            f"Pareto front: {front or 'none'}.{_broken('vertical', plot.y)}"
+            f"{_broken('horizontal', plot.x)} The table Variants has the numbers."
+        )
+        tooltips = {f"{layout.prefix}pareto-front": FRONT}
+        for point, _ in plot.known:
+            latency = f"{milliseconds(point.latency_ms)} ms{_interval(point.latency_interval, 3)}"
+            words = f"{chart.tooltip(point)}; {point.evidence} {latency}"
+            tooltips[f"{layout.prefix}point-{point.number}"] = words
+        texts = (f"{chart.measure} against latency", description)
+        source = layout.saved(plot.axes.figure, "chart", *texts, tooltips=tooltips)
+    return Drawing(source, bool(plot.x.breaks or plot.y.breaks), has_numbers)
 
 
-def tooltip(point: Point, measure: str, unit: str) -> str:
-    """Return a point's numbers in a line."""
-    name = visible(point.name) + (" (reference)" if point.is_reference else "")
-    figure = f"{measure} {number(point.accuracy)} {unit}{_interval(point.accuracy_interval)}"
-    latency = f"{milliseconds(point.latency_ms)} ms{_interval(point.latency_interval, 3)}"
-    return f"{name}: {figure}; {point.evidence} {latency}"
+class _Plot:
+    """Accuracy against latency on axes, and what its labels leave visible, in pixels."""
+
+    def __init__(self, chart: Chart, layout: Layout) -> None:
+        self.chart, self.layout, self.known, font = chart, layout, chart.known, layout.font
+        times = [(point.latency_ms, *point.latency_interval) for point in chart.points]
+        self.x, self.y = axis_of(times, may_be_log=True), chart.axis
+        foot = _wrapped(f"{chart.across} (ms), lower is better", self.x, layout)
+        keys, columns = _keys(self.known), layout.columns + 1
+        bottom = (3.2 + LINES * (foot.count("\n") + 1) + 1.6 * -(-len(keys) // columns)) * font
+        self.frame = Box(layout.left, bottom, layout.right, bottom + layout.height)
+        self.axes = _axes_in(layout.figure(self.frame.top + layout.head), self.frame)
+        self.fixed = _set_axis(self.axes, self.y, font, is_up=True)
+        self.fixed += _set_axis(self.axes, self.x, font)
+        _write_head(self.axes, chart, self.y, layout)
+        _write(self.axes, (self.frame.right, bottom - 2.2 * font), foot, ha="right", va="top")
+        _add_legend(self.axes, keys, font - 1, columns, (layout.left, 4.0), "lower left")
+        self.axes.grid(axis="y", linewidth=0.8)
+        places = [(point.latency_ms, accuracy) for point, accuracy in self.known]
+        self.front, self.anchors = pareto_front(places), [self._at(*each) for each in places]
+        self.boxes = [Box.around(*anchor, MARK_HALF) for anchor in self.anchors]
+        self.bars = [bar for each in self.known for bar in self._bars(*each)]
+        self.steps = [*self._steps()]
+        self.fixed += [(*start, *end) for start, end in pairwise(self.steps)]
+
+    def _at(self, ms: float, accuracy: float) -> Place:
+        x, y = self.axes.transData.transform((ms, accuracy))
+        return float(x), float(y)
+
+    def _bars(self, point: Point, accuracy: float) -> tuple[Line, Line]:
+        """Return the intervals of a point as a line across and a line up."""
+        (left, right), ms = point.latency_interval, point.latency_ms
+        low, high = point.accuracy_interval or (accuracy, accuracy)
+        across = (*self._at(left, accuracy), *self._at(right, accuracy))
+        return across, (*self._at(ms, low), *self._at(ms, high))
+
+    def _steps(self) -> Iterator[Place]:
+        """Yield the corners of the front's line, which ends at the right."""
+        corners = [self.anchors[index] for index in self.front]
+        ends = [*corners[1:], (self.frame.right, 0.0)]
+        for (x, y), (after, _) in zip(corners, ends, strict=False):
+            yield from ((x, y), (after, y))
+
+    def _lines(self) -> Iterator[tuple[Line, str, str]]:
+        """Yield the lines of the limit and of a reference without accuracy, with text and color."""
+        limit, frame = self.chart.limit, self.frame
+        if limit and self.y.shows(limit[0]):
+            _, y = self._at(self.x.ends[0], limit[0])
+            yield (frame.left, y, frame.right, y), limit[1], MUTED
+        for point in self.chart.points:
+            if point.is_reference and point.accuracy is None:
+                x, _ = self._at(point.latency_ms, self.y.ends[0])
+                yield (x, frame.bottom, x, frame.top), "FP32", REFERENCE
+
+    def draw(self) -> bool:
+        """Draw everything on the axes; return whether points bear numbers."""
+        prefix = self.layout.prefix
+        _stroke(self.axes, self.steps, gid=f"{prefix}pareto-front", **FRONT_LOOK)
+        lines = [*self._lines()]
+        self.fixed += [line for line, _, _ in lines]
+        for line, text, color in lines:
+            _stroke(self.axes, line, color=color, **LIMIT_LOOK)
+            for words, has_bars in ((text, True), (text.partition(":")[0], True), (text, False)):
+                near = [beside(line, _size(words, self.layout.font))]
+                labels = self._place(near, is_line=True, has_bars=has_bars)
+                if all(labels):
+                    self._write([words], labels, color)
+                    break
+        for (point, _), bar in zip(self.known, self.bars[1::2], strict=True):
+            _stroke(self.axes, bar, color=point.color, gid="bar")
+        for point, accuracy in self.known:
+            low, high = point.latency_interval
+            times, gid = (low, point.latency_ms, high), f"{prefix}point-{point.number}"
+            self.axes.plot(times, [accuracy] * 3, gid=gid, markevery=[1], **point.look)
+        return self._draw_labels()
+
+    def _draw_labels(self) -> bool:
+        """Write names beside the points if all have room, else numbers; return whether numbers."""
+        numbers, font = [str(point.number) for point, _ in self.known], self.layout.font
+        tries = [(numbers, FAR_RINGS, True), (numbers, FAR_RINGS, False)]
+        if len(self.known) <= NAMES_SHOWN:
+            names = [[shorten(p.label, length) for p, _ in self.known] for length in NAME_LENGTHS]
+            tries = [*((each, RINGS, True) for each in names), *tries]
+        for texts, rings, has_bars in tries:
+            pairs = zip(self.anchors, texts, strict=True)
+            near = [around(anchor, _size(text, font), rings) for anchor, text in pairs]
+            labels = self._place(near, is_line=False, has_bars=has_bars)
+            if all(labels):
+                break
+        self._write(texts, labels, INK)
+        return texts == numbers
+
+    def _place(self, near: Sequence[Array], *, is_line: bool, has_bars: bool) -> list[Label | None]:
+        """Return where labels near the points have room, or one near a line."""
+        obstacles = Obstacles(self.boxes, [*self.fixed, *self.bars * has_bars])
+        return place([None] if is_line else self.anchors, near, self.frame, obstacles)
+
+    def _write(self, texts: Sequence[str], labels: Sequence[Label | None], color: str) -> None:
+        for text, label in zip(texts, labels, strict=True):
+            if label and label.leader:
+                _stroke(self.axes, label.leader, color=MUTED, lw=0.7, gid="leader", zorder=1.5)
+            if label:
+                self.boxes.append(label.box)
+                at = (label.box.left + LABEL_SPACE / 2, label.box.bottom + 0.3 * self.layout.font)
+                _write(self.axes, at, text, color=color, gid="label")
 
 
-def _interval(interval: tuple[float, float] | None, digits: int = 2) -> str:
+def _keys(known: Sequence[tuple[Point, float]]) -> dict[str, Look]:
+    """Return what the marks are, as a legend says it."""
+    keys: dict[str, Look] = {}
+    for point, _ in sorted(
+        known, key=lambda each: (each[0].is_reference, each[0].evidence == ABOUT)
+    ):
+        kind = "estimated" if point.evidence == ABOUT else "measured"
+        keys["FP32" if point.is_reference else kind] = {**point.look, "linestyle": "none"}
+    return {**keys, "Pareto front": FRONT_LOOK}
+
+
+def accuracy_of_each(chart: Chart, layout: Layout = WIDE) -> Drawing:
+    """Return the drawing of accuracy alone: a row for each variant, the best first."""
+    font, row, axis = layout.font, 2.1 * layout.font, chart.axis
+    order = sorted(chart.points, key=lambda point: -_upper(point))
+    frame = Box(layout.names, 2.2 * font, layout.width - VALUES, 2.2 * font + row * len(order))
+    with layout.drawing():
+        axes = _axes_in(layout.figure(frame.top + layout.head + 1.5 * font), frame)
+        axes.set(ylim=(len(order) - 0.5, -0.5), yticks=[])
+        _set_axis(axes, axis, font)
+        axes.grid(axis="x", linewidth=0.8)
+        _write_head(axes, chart, axis, layout)
+        if chart.limit and axis.shows(chart.limit[0]):
+            _draw_limit(axes, *chart.limit, layout)
+        for place_, point in enumerate(order):
+            _draw_row(axes, chart, point, place_, layout)
+        description = (
+            f"A row for each of {len(order)} models, the best first: {chart.measure} with its "
+            f"interval.{_broken('horizontal', axis)} The table Variants has the numbers."
+        )
+        tooltips = {
+            f"{layout.prefix}point-{point.number}": chart.tooltip(point) for point, _ in chart.known
+        }
+        texts = (f"{chart.measure} of each variant", description)
+        source = layout.saved(axes.figure, "chart", *texts, tooltips=tooltips)
+    return Drawing(source, bool(axis.breaks))
+
+
+def _upper(point: Point) -> float:
+    return float("inf") if point.accuracy is None else point.accuracy
+
+
+def _draw_limit(axes: Axes, value: float, text: str, layout: Layout) -> None:
+    axes.axvline(value, color=MUTED, **LIMIT_LOOK)
+    half, (x, _) = _size(text, layout.font)[0] / 2, axes.transData.transform((value, 0.0))
+    at = (min(max(float(x), half), layout.width - half), axes.bbox.y1 + 0.5 * layout.font)
+    _write(axes, at, text, color=MUTED, ha="center")
+
+
+def _draw_row(axes: Axes, chart: Chart, point: Point, row: int, layout: Layout) -> None:
+    y = float(axes.transData.transform((0.0, row))[1]) - 0.35 * layout.font
+    text, color = point.label, INK
+    if point.is_reference:
+        text, color = f"{text} (FP32)", REFERENCE
+    name = _fitting(text, (layout.names - 14) / layout.font)
+    _write(axes, (layout.names - 10, y), name, color=color, ha="right")
+    value = number(point.accuracy) + f" {chart.unit}" * (point.accuracy is not None)
+    _write(axes, (layout.width - 4, y), value, ha="right")
+    if point.accuracy is not None:
+        low, high = point.accuracy_interval or (point.accuracy, point.accuracy)
+        gid, look = f"{layout.prefix}point-{point.number}", replace(point, evidence="p50").look
+        axes.plot((low, point.accuracy, high), [row] * 3, gid=gid, markevery=[1], **look)
+
+
+def _fitting(text: str, room: float) -> str:
+    lengths = range(len(text), 2, -1)
+    return next((s for s in (shorten(text, n) for n in lengths) if width_em(s) <= room), text)
+
+
+def _axes_in(figure: Figure, frame: Box) -> Axes:
+    size = figure.bbox.size
+    low, high = np.divide(frame[:2], size), np.divide(frame[2:], size)
+    return figure.add_axes((*low, *(high - low)))
+
+
+def _set_axis(axes: Axes, axis: Axis, font: float, *, is_up: bool = False) -> list[Line]:
+    """Show an axis with its labels and breaks; return the lines beside the breaks."""
+    drawn, name = (axes.yaxis, "y") if is_up else (axes.xaxis, "x")
+    axes.set(**{f"{name}scale": axis.scale(drawn), f"{name}lim": axis.ends})
+    side, end = int(is_up), axes.bbox.x1 + MARGIN
+
+    def spot(tick: float) -> tuple[float, float]:
+        """Return where a label is, and how much room it takes around."""
+        return float(axes.transData.transform((tick, tick))[side]), _size(_plain(tick), font)[side]
+
+    def has_room(ticks: list[float]) -> bool:
+        pairs = pairwise(sorted(map(spot, ticks)))
+        return all(after - at >= (own + other) / 2 for (at, own), (after, other) in pairs)
+
+    ticks = axis.ticks(has_room)
+    if not is_up:
+        ticks = [tick for tick in ticks if spot(tick)[0] + spot(tick)[1] / 2 < end]
+    drawn.set(major_locator=FixedLocator(ticks), minor_locator=NullLocator())
+    drawn.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
+    drawn.set_tick_params(labelsize=font - 0.5)
+    return [line for share in axis.breaks for line in _draw_break(axes, share, is_up=is_up)]
+
+
+def _draw_break(axes: Axes, share: float, *, is_up: bool) -> Iterator[Line]:
+    """Draw a zigzag line across the axes; yield the lines beside it."""
+    (low, high), (start, end) = axes.bbox.intervalx, axes.bbox.intervaly
+    if is_up:
+        low, high, start, end = start, end, low, high
+    side, turn = low + share * (high - low), (1, -1)[is_up]
+    way = enumerate(np.arange(start, end, 2 * ZIGZAG))
+    zigzag = [(side + ZIGZAG * (-1) ** count, at)[::turn] for count, at in way]
+    _stroke(axes, zigzag, color=MUTED, gid="break")
+    for edge in (side - ZIGZAG, side + ZIGZAG):
+        yield (*(edge, start)[::turn], *(edge, end)[::turn])
+
+
+def _stroke(axes: Axes, places: Any, **look: Any) -> None:
+    """Draw a line through places in pixels."""
+    xs, ys = np.reshape(places, (-1, 2)).T
+    axes.add_line(Line2D(xs, ys, transform=IdentityTransform(), **look))
+
+
+def _write(axes: Axes, at: Place, text: str, **style: Any) -> None:
+    """Write a text whose base line starts at a place in pixels."""
+    axes.text(*at, text, transform=IdentityTransform(), **style)
+
+
+def _write_head(axes: Axes, chart: Chart, axis: Axis, layout: Layout) -> None:
+    """Write the title of the axis of accuracy over it."""
+    text = _wrapped(f"{chart.measure} ({chart.unit}), higher is better", axis, layout)
+    _write(axes, (8.0, axes.figure.bbox.height - 0.5 * layout.font), text, va="top")
+
+
+def _wrapped(text: str, axis: Axis, layout: Layout) -> str:
+    """Return the title of an axis, in as many lines as it needs."""
+    text += "; broken axis" if axis.breaks else ""
+    return "\n".join(textwrap.wrap(text, int(layout.width / (0.62 * layout.font))))
+
+
+def _add_legend(
+    axes: Axes, keys: Mapping[str, Look], size: float, columns: int, at: Place, corner: str
+) -> None:
+    """Say what marks and lines are, with a corner of the legend at a place in pixels."""
+    style: Any = {
+        "loc": corner,
+        "bbox_to_anchor": at,
+        "bbox_transform": IdentityTransform(),
+        "fontsize": size,
+    }
+    style |= {"borderpad": 0, "borderaxespad": 0, "handletextpad": 0.4, "columnspacing": 1.2}
+    # A label that begins with _ would be left out.
+    handles = [Line2D([], [], label=f" {words}", **look) for words, look in keys.items()]
+    axes.figure.legend(handles=handles, ncols=columns, handlelength=1.8, **style)
+
+
+def _size(text: str, font: float) -> Place:
+    return width_em(text) * font + LABEL_SPACE, font * LINES
+
+
+def _plain(value: float) -> str:
+    return f"{value:.6g}".replace("-", "\u2212")
+
+
+def _interval(interval: Reach | None, digits: int = 2) -> str:
     return f" ({between(*interval, digits)})" if interval else ""
 
 
-def _description(drawn: Drawn, front: Sequence[int], measure: str, across: str) -> str:
-    names = ", ".join(visible(drawn[index][0].name) for index in front)
-    return (
-        f"Each of the {len(drawn)} points is a model. The vertical axis is {measure}, the horizontal "
-        f"axis the {across}, both with intervals. On the Pareto front: {names or 'none'}. "
-        "The table Variants has the numbers."
-    )
-
-
-def _gid(point: Point, layout: Layout) -> str:
-    return f"{layout.prefix}point-{point.number}"
-
-
-def _font() -> float:
-    return float(mpl.rcParams["font.size"])
-
-
-def saved(figure: Figure) -> str:
-    """Return a figure as matplotlib writes it, without a date."""
-    buffer = io.StringIO()
-    with warnings.catch_warnings():
-        # A name may hold letters that matplotlib's own font lacks; the reader's browser has them.
-        warnings.filterwarnings("ignore", message=r"Glyph \d+", category=UserWarning)
-        figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
-    return buffer.getvalue()
-
-
-def _set_limits(axes: Axes, points: Sequence[Point]) -> None:
-    across = [value for point in points for value in (point.latency_ms, *point.latency_interval)]
-    up = [point.accuracy for point in points if point.accuracy is not None]
-    up += [value for point in points for value in point.accuracy_interval or ()]
-    low, high = (min(across), max(across)) if across else (0.0, 1.0)
-    if low > 0 and high / low > LOG_RATIO:
-        axes.set_xscale("log")
-        axes.set_xlim(low / (high / low) ** 0.08, high * (high / low) ** 0.15)
-    else:
-        axes.set_xlim(*_padded(low, high, 0.08, 0.18))
-    axes.set_ylim(*_padded(min(up, default=0.0), max(up, default=1.0), 0.12, 0.12))
-
-
-def _padded(low: float, high: float, before: float, after: float) -> tuple[float, float]:
-    """Return limits with room at both ends, also where all values are equal."""
-    span = high - low or max(abs(high) * 0.1, 1e-3)
-    return low - span * before, high + span * after
-
-
-def _draw_baseline(axes: Axes) -> None:
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(MUTED)
-
-
-def _style(axes: Axes, measure: str, unit: str, across: str) -> None:
-    _draw_baseline(axes)
-    axes.grid(True, axis="y", color=LINE, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=MUTED, labelsize=_font() - 0.5, length=0, pad=6)
-    _set_ticks(axes)
-    better = f"{measure} ({unit}), higher is better"
-    left = -axes.get_position().x0 / axes.get_position().width
-    axes.text(0.85 * left, 1.06, better, transform=axes.transAxes, color=INK)
-    axes.text(
-        *(1.0, -0.145, f"{across} (ms), lower is better"),
-        transform=axes.transAxes,
-        parse_math=False,
-        color=INK,
-        ha="right",
-    )
-
-
-def _set_ticks(axes: Axes) -> None:
-    plain = FuncFormatter(lambda value, _: f"{value:.6g}".replace("-", "\u2212"))
-    for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-        if axis.get_scale() == "log":
-            values = LogLocator(subs=(1.0, 2.0, 5.0)).tick_values(*limits)
-        else:
-            values = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(*limits)
-        inside = [float(value) for value in values if limits[0] <= value <= limits[1]]
-        axis.set_major_locator(FixedLocator(inside))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(plain)
-
-
-def _draw_front(axes: Axes, front: Sequence[tuple[float, float]], layout: Layout) -> None:
-    if not front:
-        return
-    across, up = [point[0] for point in front], [point[1] for point in front]
-    ends = [*across, axes.get_xlim()[1]], [*up, up[-1]]
-    (line,) = axes.plot(*ends, color=ACCENT, linewidth=1.2, drawstyle="steps-post")
-    line.set_dashes((4, 3))
-    line.set_gid(f"{layout.prefix}pareto-front")
-
-
-def _draw_points(axes: Axes, drawn: Drawn, front: set[int], layout: Layout) -> None:
-    for point, accuracy in drawn:
-        _draw_bars(axes, point, accuracy)
-    for point, accuracy in drawn:
-        color = REFERENCE if point.is_reference else ACCENT
-        axes.plot(
-            *([point.latency_ms], [accuracy]),
-            gid=_gid(point, layout),
-            marker="D" if point.is_reference else "o",
-            markersize=8 if point.is_reference else 8.5,
-            markerfacecolor=color if point.number in front else PAPER,
-            markeredgecolor=color,
-            markeredgewidth=1.6,
-            linestyle="none",
-        )
-
-
-def _draw_bars(axes: Axes, point: Point, accuracy: float) -> None:
-    color = REFERENCE if point.is_reference else ACCENT
-    axes.plot(point.latency_interval, [accuracy] * 2, color=color, linewidth=1.0, alpha=0.65)
-    if point.accuracy_interval:
-        across = [point.latency_ms] * 2
-        axes.plot(across, point.accuracy_interval, color=color, linewidth=1.0, alpha=0.65)
-
-
-def _draw_bare_reference(axes: Axes, points: Sequence[Point]) -> None:
-    for point in points:
-        if point.is_reference and point.accuracy is None:
-            axes.axvline(point.latency_ms, color=REFERENCE, linewidth=1.2, dashes=(1, 2))
-            axes.text(
-                *(point.latency_ms, axes.get_ylim()[1], f" {_name(point)} (FP32 reference)"),
-                color=REFERENCE,
-                va="top",
-                parse_math=False,
-            )
-
-
-def _name(point: Point) -> str:
-    return shorten(visible(point.name), NAME_LENGTH)
-
-
-def _draw_labels(axes: Axes, drawn: Drawn, front: Iterable[Box]) -> None:
-    named = len(drawn) <= NAMES_SHOWN
-    texts = [_name(point) if named else str(point.number) for point, _ in drawn]
-    anchors = [_on_paper(axes, point.latency_ms, accuracy) for point, accuracy in drawn]
-    sizes = [(width_em(text) * _font() + LABEL_SPACE, _font() * 1.25) for text in texts]
-    markers = [Box.around(*anchor, MARKER_HALF) for anchor in anchors]
-    bars = [box for point, accuracy in drawn for box in _bar_boxes(axes, point, accuracy)]
-    frame = axes.bbox
-    bounds = Box(frame.x0, frame.y0 + 2, frame.x1, frame.y1)
-    boxes = place(anchors, sizes, bounds, markers, [*bars, *front])
-    for text, anchor, box in zip(texts, anchors, boxes, strict=True):
-        if box is not None:
-            _draw_label(axes, text, anchor, box)
-
-
-def _draw_label(axes: Axes, text: str, anchor: tuple[float, float], box: Box) -> None:
-    inverse = axes.transData.inverted()
-    x, y = inverse.transform((box.left + LABEL_SPACE / 2, box.bottom + _font() * 0.3))
-    axes.text(x, y, text, color=INK, parse_math=False, gid="label")
-    nearest = (min(max(anchor[0], box.left), box.right), min(max(anchor[1], box.bottom), box.top))
-    if math.dist(anchor, nearest) > 2.5 * GAP:
-        ends = [inverse.transform(anchor), inverse.transform(nearest)]
-        axes.plot(*zip(*ends, strict=True), color=MUTED, linewidth=0.7, zorder=1.5)
-
-
-def _on_paper(axes: Axes, x: float, y: float) -> tuple[float, float]:
-    across, up = axes.transData.transform((x, y))
-    return float(across), float(up)
-
-
-def _front_boxes(axes: Axes, front: Sequence[tuple[float, float]]) -> Iterator[Box]:
-    corners = [_on_paper(axes, *point) for point in front]
-    ends = [*corners[1:], *[(float(axes.bbox.x1), y) for _, y in corners[-1:]]]
-    for (x, y), (next_x, next_y) in zip(corners, ends, strict=True):
-        yield Box(x, y - 1, next_x, y + 1)
-        yield Box(next_x - 1, y, next_x + 1, next_y)
-
-
-def _bar_boxes(axes: Axes, point: Point, accuracy: float) -> Iterator[Box]:
-    low, high = point.latency_interval
-    left, right = _on_paper(axes, low, accuracy), _on_paper(axes, high, accuracy)
-    yield Box(left[0], left[1] - 1, right[0], right[1] + 1)
-    if point.accuracy_interval:
-        bottom, top = (_on_paper(axes, point.latency_ms, end) for end in point.accuracy_interval)
-        yield Box(bottom[0] - 1, bottom[1], top[0] + 1, top[1])
+def _broken(name: str, axis: Axis) -> str:
+    why = "because a value far off would squeeze the others"
+    return f" The {name} axis is broken, {why}." if axis.breaks else ""
 
 
 def draw_histograms(tensors: Sequence[View], methods: Sequence[str], layout: Layout = WIDE) -> str:
     """Return the drawing of these tensors' magnitudes; each is one of the report's with its bars."""
-    rows, beside = -(-len(tensors) // layout.columns), LEGEND * layout.columns
-    head = 0.05 + 0.3 * -(-len(methods) // beside)
-    size = (layout.panel[0] * layout.columns, layout.panel[1] * rows + head)
-    with layout.drawing():
-        figure = Figure(figsize=size, dpi=DPI)
-        FigureCanvasSVG(figure)
-        for place, tensor in enumerate(tensors):
-            row, column = divmod(place, layout.columns)
-            left = (column * layout.panel[0] + 0.12) / size[0]
-            bottom = (size[1] - head - (row + 1) * layout.panel[1] + 0.32) / size[1]
-            width, height = (layout.panel[0] - 0.34) / size[0], (layout.panel[1] - 0.72) / size[1]
-            axes = figure.add_axes((left, bottom, width, height))
-            _draw_histogram(axes, f"{layout.prefix}histogram-{place}", tensor, methods)
-        _legend(figure, methods, size, beside)
-        source = saved(figure)
+    rows, columns = -(-len(tensors) // layout.columns), 2 * layout.columns
+    width, height = layout.panel
+    top = rows * height + 8 + 1.6 * layout.small * -(-len(methods) // columns)
     begin = f"{layout.prefix}histogram-"
-    tooltips = {f"{begin}{place}": _tooltip(tensor) for place, tensor in enumerate(tensors)}
-    description = f"{len(tensors)} tensors: counts of magnitudes, and the ranges chosen for each."
-    title = "Histograms and ranges"
-    return tidy(source, title, description, tooltips, f"{layout.prefix}histograms")
+    with layout.drawing():
+        figure = layout.figure(top)
+        for place_, tensor in enumerate(tensors):
+            row, column = divmod(place_, layout.columns)
+            left, bottom = column * width + 8, (rows - row - 1) * height + 24
+            axes = _axes_in(figure, Box(left, bottom, left + width - 24, bottom + height - 50))
+            _draw_histogram(axes, f"{begin}{place_}", tensor, methods, layout.small)
+        looks = {visible(method): _look(order) for order, method in enumerate(methods)}
+        _add_legend(axes, looks, layout.small + 0.5, columns, (8.0, top - 4), "upper left")
+        tooltips = {f"{begin}{place_}": _tooltip(tensor) for place_, tensor in enumerate(tensors)}
+        about = f"{len(tensors)} tensors: counts of magnitudes, and the ranges chosen for each."
+        texts = ("Histograms and ranges", about)
+        return layout.saved(figure, "histograms", *texts, tooltips=tooltips)
 
 
-def _draw_histogram(axes: Axes, gid: str, tensor: View, methods: Sequence[str]) -> None:
+def _draw_histogram(
+    axes: Axes, gid: str, tensor: View, methods: Sequence[str], size: float
+) -> None:
     bars, top = np.log1p(tensor["bars"]), tensor["observed"]
     edges = np.linspace(0.0, top, len(bars) + 1)
     axes.stairs(bars, edges, fill=True, color=LINE, edgecolor=MUTED, linewidth=0.6, gid=gid)
     for row in tensor["ranges"]:
-        order = methods.index(row["method"])
-        color = REFERENCE if order % 2 else ACCENT
-        dashes = DASHES[order % len(DASHES)]
-        axes.axvline(min(row["amax"], top), color=color, linewidth=1.6, dashes=dashes)
-    axes.set_xlim(0.0, top * 1.02)
-    axes.set_ylim(0.0, float(bars.max()) * 1.05 or 1.0)
-    _draw_baseline(axes)
-    axes.yaxis.set_major_locator(NullLocator())
-    axes.xaxis.set_major_locator(FixedLocator([0.0, top / 2, top]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: figure_text(value)))
-    axes.tick_params(colors=MUTED, labelsize=_small(), length=2)
-    axes.text(
-        *(0.0, 1.1, shorten(visible(tensor["name"]), NAME_LENGTH)),
-        transform=axes.transAxes,
-        color=INK,
-        fontsize=_small() + 0.5,
-        parse_math=False,
-    )
+        axes.axvline(min(row["amax"], top), **_look(methods.index(row["method"])))
+    axes.set(xlim=(0.0, top * 1.02), ylim=(0.0, float(bars.max()) * 1.05 or 1.0), yticks=[])
+    axes.set_xticks([0.0, top / 2, top], [figure_text(each) for each in (0.0, top / 2, top)])
+    axes.tick_params(labelsize=size, length=2)
+    name = shorten(visible(tensor["name"]), NAME_LENGTH)
+    _write(axes, (axes.bbox.x0, axes.bbox.y1 + 9), name, fontsize=size + 0.5)
 
 
-def _small() -> float:
-    return float(mpl.rcParams["legend.fontsize"])
-
-
-def _legend(figure: Figure, methods: Sequence[str], size: tuple[float, float], in_row: int) -> None:
-    for order, method in enumerate(methods):
-        color = REFERENCE if order % 2 else ACCENT
-        row, column = divmod(order, in_row)
-        left, height = 0.012 + column * 1.5 / size[0], 1 - (0.13 + 0.3 * row) / size[1]
-        ends = [left, left + 0.35 / size[0]], [height, height]
-        dashes = DASHES[order % len(DASHES)]
-        figure.add_artist(mpl.lines.Line2D(*ends, color=color, linewidth=1.6, dashes=dashes))
-        figure.text(
-            *(left + 0.42 / size[0], height, visible(method)),
-            color=INK,
-            fontsize=_small() + 0.5,
-            va="center",
-            parse_math=False,
-        )
+def _look(order: int) -> Look:
+    """Return how the lines of a method are drawn."""
+    color, dashes = (ACCENT, REFERENCE)[order % 2], DASHES[order % len(DASHES)]
+    return {"color": color, "linewidth": 1.6, "linestyle": (0, dashes) if dashes else "-"}
 
 
 def _tooltip(tensor: View) -> str:
-    ranges = ", ".join(f"{visible(r['method'])} {figure_text(r['amax'])}" for r in tensor["ranges"])
-    return f"{visible(tensor['name'])}: largest {figure_text(tensor['observed'])}; {ranges}"
+    ranges = (f"{visible(row['method'])} {figure_text(row['amax'])}" for row in tensor["ranges"])
+    largest = figure_text(tensor["observed"])
+    return f"{visible(tensor['name'])}: largest {largest}; {', '.join(ranges)}"

@@ -69,8 +69,7 @@ def render(document: Document, pages: Mapping[str, str] = MappingProxyType({})) 
     drawn, layers = values["the_ranges"]["drawn"], values["layers_shown"] or {"rows": ()}
     numbers = {row["number"] for row in layers["rows"]} - {None}
     methods = values["the_ranges"]["methods"]
-    rows, name = values["rows"], values["agreement_name"]
-    values["drawing"] = views.chart(rows, name, values["shows_times"]) if rows else None
+    values["drawing"] = views.chart(values) if values["rows"] else None
     values["histograms"] = drawn and [draw_histograms(drawn, methods, own) for own in LAYOUTS]
     sections = [
         (section, section.readers_of(values), body_of(templates, section, values))

@@ -7,15 +7,10 @@ sheet redraws the chart for a dark screen.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
 from xml.etree import ElementTree as ET
 
-GAP = 7.0  # from a point's middle to its label's edge
-RING = 6.0  # how much farther each next try is
-ANGLES = (0, 45, -45, 90, -90, 135, -135, 180, 22, -22, 67, -67, 112, -112, 157, -157)
 SVG = "http://www.w3.org/2000/svg"
 HREF = "{http://www.w3.org/1999/xlink}href"
 DROPPED = ("metadata", "style")
@@ -25,81 +20,19 @@ GEOMETRY = {"d", "x", "y", "transform"}
 DECIMALS = re.compile(r"-?\d+\.\d{2,}")
 STEPS = re.compile(r" *\b([A-Za-z])\b *")  # of a path
 DEFAULTS = {("stroke-linejoin", "miter"), ("stroke-dashoffset", "0")}
+KINDS = {"bar", "break", "label", "leader", "limit"}  # ids that are many: they become classes
 FONT_SIZE = re.compile(r"([\d.]+)px")
 
+INK, MUTED, LINE = "#1f2328", "#59636e", "#d5dae0"
+ACCENT, REFERENCE, PAPER = "#0b5cad", "#6d1a63", "#ffffff"
 PALETTE = {
-    "#1f2328": "ink",
-    "#59636e": "muted",
-    "#d5dae0": "line",
-    "#0b5cad": "accent",
-    "#8a3b12": "reference",
-    "#ffffff": "paper",
+    INK: "ink",
+    MUTED: "muted",
+    LINE: "line",
+    ACCENT: "accent",
+    REFERENCE: "reference",
+    PAPER: "paper",
 }
-
-
-@dataclass(frozen=True)
-class Box:
-    """A rectangle, y upwards."""
-
-    left: float
-    bottom: float
-    right: float
-    top: float
-
-    def overlaps(self, other: Box) -> bool:
-        """Whether the two share more than an edge."""
-        is_beside = self.left >= other.right or other.left >= self.right
-        return not is_beside and self.bottom < other.top and other.bottom < self.top
-
-    def holds(self, other: Box) -> bool:
-        """Whether the other lies inside."""
-        is_across = self.left <= other.left and other.right <= self.right
-        return is_across and self.bottom <= other.bottom and other.top <= self.top
-
-    @classmethod
-    def around(cls, x: float, y: float, half: float) -> Box:
-        """Return a square about a point."""
-        return cls(x - half, y - half, x + half, y + half)
-
-
-def place(
-    anchors: Sequence[tuple[float, float]],
-    sizes: Sequence[tuple[float, float]],
-    bounds: Box,
-    avoid: Sequence[Box] = (),
-    prefer_to_avoid: Sequence[Box] = (),
-) -> list[Box | None]:
-    """Return a box of each size near each anchor, in order; None where there is no room at all.
-
-    No box overlaps another or one of `avoid`, or leaves `bounds`; those of `prefer_to_avoid` are
-    covered only where there is no room nearby. The same input gives the same places.
-    """
-    taken = list(avoid)
-    rings = math.ceil(math.hypot(bounds.right - bounds.left, bounds.top - bounds.bottom) / RING)
-    places: list[Box | None] = []
-    for anchor, size in zip(anchors, sizes, strict=True):
-        box = _free(_tries(anchor, size, 12), bounds, [*taken, *prefer_to_avoid])
-        box = box or _free(_tries(anchor, size, rings), bounds, taken)
-        places.append(box)
-        if box is not None:
-            taken.append(box)
-    return places
-
-
-def _free(tries: Iterator[Box], bounds: Box, taken: Sequence[Box]) -> Box | None:
-    fitting = (box for box in tries if bounds.holds(box))
-    return next((box for box in fitting if not any(map(box.overlaps, taken))), None)
-
-
-def _tries(anchor: tuple[float, float], size: tuple[float, float], rings: int) -> Iterator[Box]:
-    """Yield boxes about an anchor, the nearest first, those to its right before the others."""
-    for ring in range(rings):
-        distance = GAP + ring * RING
-        for angle in ANGLES:
-            across, up = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-            x, y = anchor[0] + across * distance, anchor[1] + up * distance
-            left, bottom = x - size[0] * (1 - across) / 2, y - size[1] * (1 - up) / 2
-            yield Box(left, bottom, left + size[0], bottom + size[1])
 
 
 def tidy(
@@ -182,6 +115,8 @@ def _keep_ids(root: ET.Element, named: set[str]) -> None:
     source = " ".join(value for element in root.iter() for value in element.attrib.values())
     for element in root.iter():
         name = element.get("id")
+        if name in KINDS:
+            element.set("class", name)
         if name and name not in named and not re.search(rf"#{re.escape(name)}\b", source):
             del element.attrib["id"]
 

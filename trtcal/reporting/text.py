@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from trtcal.documents.streams import visible as visible
 
 WIDE = frozenset({"W", "F"})
+LARGE = frozenset("MWmw@%&\u2026\u2014")
 MISSING = "\u2013"
 TIMES = "\u00d7"
 CHECK = "a check inside TensorRT failed"
@@ -41,7 +42,8 @@ def plain(sentence: str) -> str:
 def width_em(text: str) -> float:
     """Return roughly how wide `text` is set, in units of the font size, and rather too wide."""
     wide = sum(unicodedata.east_asian_width(character) in WIDE for character in text)
-    return 0.64 * (len(text) - wide) + 1.05 * wide
+    large = sum(character in LARGE for character in text)
+    return 0.64 * (len(text) - wide - large) + 1.05 * (wide + large)
 
 
 def number(value: float | None, digits: int = 2) -> str:

@@ -20,7 +20,15 @@ from trtcal.ptq.optimizations import NEAREST, OPTIMIZATIONS, RANGES
 from trtcal.quantization.plan import Plan
 from trtcal.quantization.qdq import NONE
 from trtcal.reporting import advice, engines, text
-from trtcal.reporting.charts import LAYOUTS, P50, Point, accuracy_against_latency
+from trtcal.reporting.charts import (
+    ABOUT,
+    LAYOUTS,
+    P50,
+    Chart,
+    Point,
+    accuracy_against_latency,
+    accuracy_of_each,
+)
 from trtcal.reporting.engines import CPU, View, grouped, is_cpu, summary_of
 from trtcal.reporting.tensors import tail_words
 from trtcal.reporting.verdict import refused_targets
@@ -28,6 +36,7 @@ from trtcal.stats import LEVEL, Interval, Moments, proportion
 
 MARKS = {"holds": "●", "undecided": "◐", "broken": "✕"}
 CLASSES = {"SHIP": "ship", "SHIP WITH CARE": "care", "DO NOT SHIP": "stop", "INCONCLUSIVE": "open"}
+LIMITED = {"top1": "top1", "agreement": "agreement", "sqnr_db": "sqnr"}
 GROUPS_SHOWN, WORST_SHOWN, ERRORS_SHOWN, STEPS_SHOWN, LAYERS_SHOWN = 20, 8, 5, 3, 10
 FIGURES_SHOWN, MORE_FIGURES = 8, 60
 MEASURABLE = 0.005  # of a variant's time, below which a finding costs nothing that is measured
@@ -334,32 +343,59 @@ def changes(document: Document) -> View | None:
     }
 
 
-def chart(rows: Sequence[View], agreement: str = AGREEMENTS["classes"], here: bool = True) -> View:
-    """Return the chart, what it shows upwards, and the names of those that it cannot show.
+def chart(values: View) -> View:
+    """Return the chart of a report's rows, what it shows upwards, and the names that it cannot show.
 
     Its latencies are those on the first target of which any are known, else those of this machine if
-    `here`; without either nothing is drawn.
+    that is a target; without either it shows the accuracy of each variant alone.
     """
-    measure, unit, key = _chart_measure(rows, agreement)
+    rows = values["rows"]
+    measure, unit, key = _chart_measure(rows, values["agreement_name"])
     target = target_of(rows)
-    is_here = here and not target and not any(row["latency"].get("on") for row in rows)
+    is_here = not target and not any(row["latency"].get("on") for row in rows)
     times = [{time["target"]: time for time in row["times"]}.get(target) for row in rows]
-    known = [(row, time) for row, time in zip(rows, times, strict=True) if time or is_here]
+    is_timed = bool(target) or (is_here and values["shows_times"])
+    known = [
+        (row, time)
+        for row, time in zip(rows, times, strict=True)
+        if time or is_here or not is_timed
+    ]
     points = [_point(row, key, time) for row, time in known]
-    missing = [point.name for point in points if point.accuracy is None and not point.is_reference]
-    shown = (points, measure, unit)
+    shown = [point for point in points if point.accuracy is not None or point.is_reference]
     across = _across([time for _, time in known if time])
+    plot = Chart(shown, measure, unit, across, limit_of(values["the_verdict"], rows[0], key))
+    draw = accuracy_against_latency if is_timed else accuracy_of_each
+    drawings = [draw(plot, layout) for layout in LAYOUTS]
+    has_numbers = any(drawing.is_numbered for drawing in drawings)
     return {
         "target": target,
-        "drawings": [accuracy_against_latency(*shown, each, across) for each in LAYOUTS if points],
+        "is_timed": is_timed,
+        "too_small": any(time["too_small"] for row in rows for time in row["times"]),
+        "drawings": drawings,
+        "is_broken": any(drawing.is_broken for drawing in drawings),
         "measure": measure,
-        "missing": missing,
+        "missing": [point.name for point in points if point not in shown],
         "untimed": [row["name"] for row in rows if row["name"] not in {p.name for p in points}],
         "measured": [row["name"] for row, time in known if time and time["is_measured"]],
         "estimated": [row["name"] for row, time in known if time and not time["is_measured"]],
         "source": next((time["gpu"] for _, time in known if time and time["is_measured"]), ""),
-        "numbered": len(rows) > 12,
+        "numbers": [f"{point.number} {point.name}" for point in shown if has_numbers],
     }
+
+
+def limit_of(verdict: View, reference: View, key: str) -> tuple[float, str] | None:
+    """Return the accuracy that the verdict's limit on it holds, in words too, None without one."""
+    value = reference["accuracy"][key]
+    for limit in verdict["limits"]:
+        bound, is_change = limit["bound"], limit["unit"] == "points"
+        if limit["metric"] == LIMITED[key] and limit["relation"] == ">=":
+            suggested = "suggested limit" if "is_suggested" in limit else "limit"
+            if not is_change:
+                return bound, f"{suggested}: {bound:g} {limit['unit']}"
+            change = text.count(abs(bound), "point").replace(".0", "")
+            sign = "+" if bound > 0 else "\u2212"
+            return value + bound, f"{suggested}: FP32 {sign} {change}"
+    return None
 
 
 def _across(times: Sequence[View]) -> str:
@@ -411,7 +447,7 @@ def _point(row: View, key: str, time: View | None) -> Point:
     evidence = "p50"
     if time:
         ms, low, high = (time[name] for name in ("ms", "low_ms", "high_ms"))
-        evidence = "p50" if time["latency"] else "takes" if time["is_measured"] else "about"
+        evidence = "p50" if time["latency"] else "takes" if time["is_measured"] else ABOUT
     return Point(
         row["number"],
         row["name"],
