@@ -45,8 +45,8 @@ with without_file(MATPLOTLIB):
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
     from matplotlib.transforms import IdentityTransform
 
-Look = dict[str, Any]
-"""How something looks in matplotlib."""
+Style = dict[str, Any]
+"""How matplotlib draws something."""
 
 DPI = 72  # one unit of a drawing is one point
 NAMES_SHOWN = 12  # beyond this many points, labels are numbers
@@ -61,8 +61,8 @@ MARGIN = 9.0  # pixels at the right of the points
 VALUES = 66.0  # pixels for the figures beside rows
 DASHES = ((), (5, 2), (1.5, 1.5), (5, 2, 1, 2), (8, 3), (3, 1, 1, 1, 1, 1))
 DOTTED, DASHED = (0, (1, 2)), (0, (3, 2))
-FRONT_LOOK: Look = {"color": MUTED, "linewidth": 1.2, "linestyle": (0, (6, 2.5))}
-LIMIT_LOOK: Look = {"linewidth": 1.2, "linestyle": DOTTED, "gid": "limit"}
+FRONT_STYLE: Style = {"color": MUTED, "linewidth": 1.2, "linestyle": (0, (6, 2.5))}
+LIMIT_STYLE: Style = {"linewidth": 1.2, "linestyle": DOTTED, "gid": "limit"}
 ABOUT = "about"
 P50 = "median latency p50 on this machine"
 FRONT = "Pareto front: no other point is both faster and more accurate"
@@ -171,8 +171,8 @@ class Point:
         return REFERENCE if self.is_reference else ACCENT
 
     @property
-    def look(self) -> Look:
-        """The look of its mark, and of its latency's interval as a line."""
+    def style(self) -> Style:
+        """The style of its mark, and of its latency's interval as a line."""
         return {
             "marker": "D" if self.is_reference else "o",
             "markersize": 8 if self.is_reference else 8.5,
@@ -306,11 +306,11 @@ class _Plot:
     def draw(self) -> bool:
         """Draw everything on the axes; return whether points bear numbers."""
         prefix = self.layout.prefix
-        _stroke(self.axes, self.steps, gid=f"{prefix}pareto-front", **FRONT_LOOK)
+        _stroke(self.axes, self.steps, gid=f"{prefix}pareto-front", **FRONT_STYLE)
         lines = [*self._lines()]
         self.fixed += [line for line, _, _ in lines]
         for line, text, color in lines:
-            _stroke(self.axes, line, color=color, **LIMIT_LOOK)
+            _stroke(self.axes, line, color=color, **LIMIT_STYLE)
             for words, has_bars in ((text, True), (text.partition(":")[0], True), (text, False)):
                 near = [beside(line, _size(words, self.layout.font))]
                 labels = self._place(near, is_line=True, has_bars=has_bars)
@@ -322,7 +322,7 @@ class _Plot:
         for point, accuracy in self.known:
             low, high = point.latency_interval
             times, gid = (low, point.latency_ms, high), f"{prefix}point-{point.number}"
-            self.axes.plot(times, [accuracy] * 3, gid=gid, markevery=[1], **point.look)
+            self.axes.plot(times, [accuracy] * 3, gid=gid, markevery=[1], **point.style)
         return self._draw_labels()
 
     def _draw_labels(self) -> bool:
@@ -356,15 +356,15 @@ class _Plot:
                 _write(self.axes, at, text, color=color, gid="label")
 
 
-def _keys(known: Sequence[tuple[Point, float]]) -> dict[str, Look]:
+def _keys(known: Sequence[tuple[Point, float]]) -> dict[str, Style]:
     """Return what the marks are, as a legend says it."""
-    keys: dict[str, Look] = {}
+    keys: dict[str, Style] = {}
     for point, _ in sorted(
         known, key=lambda each: (each[0].is_reference, each[0].evidence == ABOUT)
     ):
         kind = "estimated" if point.evidence == ABOUT else "measured"
-        keys["FP32" if point.is_reference else kind] = {**point.look, "linestyle": "none"}
-    return {**keys, "Pareto front": FRONT_LOOK}
+        keys["FP32" if point.is_reference else kind] = {**point.style, "linestyle": "none"}
+    return {**keys, "Pareto front": FRONT_STYLE}
 
 
 def accuracy_of_each(chart: Chart, layout: Layout = WIDE) -> Drawing:
@@ -399,7 +399,7 @@ def _upper(point: Point) -> float:
 
 
 def _draw_limit(axes: Axes, value: float, text: str, layout: Layout) -> None:
-    axes.axvline(value, color=MUTED, **LIMIT_LOOK)
+    axes.axvline(value, color=MUTED, **LIMIT_STYLE)
     half, (x, _) = _size(text, layout.font)[0] / 2, axes.transData.transform((value, 0.0))
     at = (min(max(float(x), half), layout.width - half), axes.bbox.y1 + 0.5 * layout.font)
     _write(axes, at, text, color=MUTED, ha="center")
@@ -416,8 +416,8 @@ def _draw_row(axes: Axes, chart: Chart, point: Point, row: int, layout: Layout) 
     _write(axes, (layout.width - 4, y), value, ha="right")
     if point.accuracy is not None:
         low, high = point.accuracy_interval or (point.accuracy, point.accuracy)
-        gid, look = f"{layout.prefix}point-{point.number}", replace(point, evidence="p50").look
-        axes.plot((low, point.accuracy, high), [row] * 3, gid=gid, markevery=[1], **look)
+        gid, style = f"{layout.prefix}point-{point.number}", replace(point, evidence="p50").style
+        axes.plot((low, point.accuracy, high), [row] * 3, gid=gid, markevery=[1], **style)
 
 
 def _fitting(text: str, room: float) -> str:
@@ -467,10 +467,10 @@ def _draw_break(axes: Axes, share: float, *, is_up: bool) -> Iterator[Line]:
         yield (*(edge, start)[::turn], *(edge, end)[::turn])
 
 
-def _stroke(axes: Axes, places: Any, **look: Any) -> None:
+def _stroke(axes: Axes, places: Any, **style: Any) -> None:
     """Draw a line through places in pixels."""
     xs, ys = np.reshape(places, (-1, 2)).T
-    axes.add_line(Line2D(xs, ys, transform=IdentityTransform(), **look))
+    axes.add_line(Line2D(xs, ys, transform=IdentityTransform(), **style))
 
 
 def _write(axes: Axes, at: Place, text: str, **style: Any) -> None:
@@ -491,19 +491,19 @@ def _wrapped(text: str, axis: Axis, layout: Layout) -> str:
 
 
 def _add_legend(
-    axes: Axes, keys: Mapping[str, Look], size: float, columns: int, at: Place, corner: str
+    axes: Axes, keys: Mapping[str, Style], size: float, columns: int, at: Place, corner: str
 ) -> None:
     """Say what marks and lines are, with a corner of the legend at a place in pixels."""
-    style: Any = {
+    placing: Any = {
         "loc": corner,
         "bbox_to_anchor": at,
         "bbox_transform": IdentityTransform(),
         "fontsize": size,
     }
-    style |= {"borderpad": 0, "borderaxespad": 0, "handletextpad": 0.4, "columnspacing": 1.2}
+    placing |= {"borderpad": 0, "borderaxespad": 0, "handletextpad": 0.4, "columnspacing": 1.2}
     # A label that begins with _ would be left out.
-    handles = [Line2D([], [], label=f" {words}", **look) for words, look in keys.items()]
-    axes.figure.legend(handles=handles, ncols=columns, handlelength=1.8, **style)
+    handles = [Line2D([], [], label=f" {words}", **style) for words, style in keys.items()]
+    axes.figure.legend(handles=handles, ncols=columns, handlelength=1.8, **placing)
 
 
 def _size(text: str, font: float) -> Place:
@@ -536,8 +536,8 @@ def draw_histograms(tensors: Sequence[View], methods: Sequence[str], layout: Lay
             left, bottom = column * width + 8, (rows - row - 1) * height + 24
             axes = _axes_in(figure, Box(left, bottom, left + width - 24, bottom + height - 50))
             _draw_histogram(axes, f"{begin}{place_}", tensor, methods, layout.small)
-        looks = {visible(method): _look(order) for order, method in enumerate(methods)}
-        _add_legend(axes, looks, layout.small + 0.5, columns, (8.0, top - 4), "upper left")
+        styles = {visible(method): _style_of(order) for order, method in enumerate(methods)}
+        _add_legend(axes, styles, layout.small + 0.5, columns, (8.0, top - 4), "upper left")
         tooltips = {f"{begin}{place_}": _tooltip(tensor) for place_, tensor in enumerate(tensors)}
         about = f"{len(tensors)} tensors: counts of magnitudes, and the ranges chosen for each."
         texts = ("Histograms and ranges", about)
@@ -551,7 +551,7 @@ def _draw_histogram(
     edges = np.linspace(0.0, top, len(bars) + 1)
     axes.stairs(bars, edges, fill=True, color=LINE, edgecolor=MUTED, linewidth=0.6, gid=gid)
     for row in tensor["ranges"]:
-        axes.axvline(min(row["amax"], top), **_look(methods.index(row["method"])))
+        axes.axvline(min(row["amax"], top), **_style_of(methods.index(row["method"])))
     axes.set(xlim=(0.0, top * 1.02), ylim=(0.0, float(bars.max()) * 1.05 or 1.0), yticks=[])
     axes.set_xticks([0.0, top / 2, top], [figure_text(each) for each in (0.0, top / 2, top)])
     axes.tick_params(labelsize=size, length=2)
@@ -559,7 +559,7 @@ def _draw_histogram(
     _write(axes, (axes.bbox.x0, axes.bbox.y1 + 9), name, fontsize=size + 0.5)
 
 
-def _look(order: int) -> Look:
+def _style_of(order: int) -> Style:
     """Return how the lines of a method are drawn."""
     color, dashes = (ACCENT, REFERENCE)[order % 2], DASHES[order % len(DASHES)]
     return {"color": color, "linewidth": 1.6, "linestyle": (0, dashes) if dashes else "-"}
