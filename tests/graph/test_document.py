@@ -28,7 +28,7 @@ def shown(tmp_path_factory):
     folder = tmp_path_factory.mktemp("graph")
     prepared, calibration, _ = calibrated(conv_net(folder / "net.onnx"), folder)
     write_quantized(folder / "int8.onnx", quantize(prepared, calibration, Plan()))
-    first = figured(folder / "int8.onnx")[0]
+    first = figured(folder / "int8.onnx")
     tensors = [TensorInfo(name, "int8", (1, 8, 8, 8)) for name in ("p", "q", "r", "s")]
     layers = (
         Layer("first", "conv", (TensorInfo("x", "int8"),), (tensors[0],), nodes=("first",)),
@@ -114,7 +114,7 @@ def test_what_differs_between_two_engines_is_said(shown):
 
 
 def test_edges_in_two_precisions_have_none(shown, tmp_path):
-    other = figured(conv_net(tmp_path / "net.onnx"))[0]
+    other = figured(conv_net(tmp_path / "net.onnx"))
     document = graph_document([shown, other])
     assert {precision for *_, precision in document["edges"]} == {"", "fp32"}
 
@@ -123,7 +123,7 @@ def test_two_networks_are_refused(shown, tmp_path):
     nodes = [helper.make_node("Gemm", ["a", "w"], ["b"], "other")]
     path = save(tmp_path / "n.onnx", nodes, {"w": weight(4, 4)}, {"a": ["n", 4]}, {"b": ["n", 4]})
     with pytest.raises(InputError, match="0 nodes in common"):
-        graph_document([shown, figured(path)[0]])
+        graph_document([shown, figured(path)])
 
 
 def test_hostile_names_end_no_element_of_the_page(tmp_path):
@@ -132,7 +132,7 @@ def test_hostile_names_end_no_element_of_the_page(tmp_path):
         helper.make_node("Neg", ["b"], [HOSTILE]),
     ]
     path = save(tmp_path / "n.onnx", nodes, {}, {"a": ["n", 4]}, {HOSTILE: ["n", 4]})
-    page = render(graph_document(figured(path)))
+    page = render(graph_document([figured(path)]))
     assert changed_parts(page.encode(), "page") == []
     assert "<img" not in page
     assert not {"\u202e", "\x1b"} & {*page}
@@ -144,5 +144,5 @@ def test_inputs_that_nobody_reads_and_states_of_loops_are_no_error(tmp_path):
     nodes = [helper.make_node("Identity", ["a"], ["b"], "same")]
     inputs = {"a": ["n", 4], "unread": ["n", 4]}
     path = save(tmp_path / "n.onnx", nodes, {}, inputs, {"b": ["n", 4]})
-    assert graph_document(figured(path))["nodes"]["name"] == ["a", "same", "b"]
+    assert graph_document([figured(path)])["nodes"]["name"] == ["a", "same", "b"]
     assert load_model(path).inputs[1].name == "unread"
