@@ -82,7 +82,7 @@ def test_layers_copies_and_islands_are_those_of_the_engine(document):
 def test_a_card_has_facts_reason_and_command(document):
     card = document["engines"][0]["cards"][numbers(document)["first"]]
     facts = dict(card["facts"])
-    assert facts["Weights"].startswith("8x3x3x3 int8")
+    assert facts["Weights"].startswith("8x3x3x3 INT8")
     assert (facts["Reads"], facts["Finding"]) == ("x", "It is slow.")
     assert card["why"] == "Its input is float."
     assert "--keep-float first " in card["command"]
@@ -104,7 +104,7 @@ def test_what_differs_between_two_engines_is_said(shown):
     document = graph_document([replace(shown, nodes=before), replace(shown, nodes=nodes)])
     assert document["changes"] == {
         str(numbers(document)["first"]): [
-            "Built in int8 first, in fp32 second.",
+            "Built in INT8 first, in FP32 second.",
             "1.00 ms first, 2.00 ms second.",
             "SQNR 20.0 dB first, 30.0 dB second.",
         ]

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import onnx
 
@@ -82,20 +83,12 @@ def scopes_of(node: onnx.NodeProto) -> list[str]:
         name = node.name.partition(";")[0].strip("/")
         parts = name.split("/" if "/" in name else ".")[:-1]
     titles = list[str]()
-    for part in filter(None, parts):
+    for part in filter(None, parts[:MOST_SCOPES]):
         outer = titles[-1] if titles else ""
-        titles += [f"{outer}.{part}"] if outer and part.isdigit() else _dotted(part, outer)
+        title = f"{outer}.{part}" if outer and part.isdigit() else part
+        inner = accumulate(title.split(".")[:MOST_SCOPES], "{}.{}".format)
+        titles += (scope for scope in inner if not f"{outer}.".startswith(f"{scope}."))
     return titles[:MOST_SCOPES]
-
-
-def _dotted(part: str, outer: str) -> Iterator[str]:
-    """Yield `a`, `a.b` and `a.b.c` of the scope `a.b.c`, without those that the outer one has."""
-    start = len(outer) if part.startswith(f"{outer}.") and outer else 0
-    for place in range(start + 1, len(part)):
-        if part[place] == ".":
-            yield part[:place]
-    if part != outer:
-        yield part
 
 
 def fold(wiring: Wiring) -> Block:

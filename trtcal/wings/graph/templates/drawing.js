@@ -65,6 +65,7 @@ function paintOfNumber(value) {
 // ---- Text
 
 const precisionName = (word) => (word ? word.toUpperCase() : "");
+const valueText = (value, shown) => (shown.kind === "category" ? precisionName(value) : withUnit(value, shown));
 
 function figure(value) {
   const size = Math.abs(value);
@@ -431,7 +432,7 @@ function scale() {
 
 function lineKinds() {
   const kinds = new Set(graph.edges.map(([, , , precision]) => precision).filter(Boolean));
-  return [...PRECISIONS.filter((kind) => kinds.has(kind)), "mixed"].map((kind) => {
+  return [...PRECISIONS.filter((kind) => kinds.has(kind)), ...(kinds.size > 1 ? ["mixed"] : [])].map((kind) => {
     const path = shape("path", { d: "M0 8h30", class: `line dash-${kind}` });
     const drawn = shape("svg", { width: 30, height: 16, class: "lines", "aria-hidden": "true" }, path);
     path.style.setProperty("--tone", colourOf(kind));
