@@ -55,6 +55,8 @@ def test_an_overlay_colours_the_boxes_and_names_its_values(viewer: Viewer, pair)
         assert fills(page, "Relu") != before
         assert "0.03 ms" in box(page, "Relu").text_content()
         assert "ms" in page.locator("#legend").inner_text()
+        page.get_by_label("Color").select_option("Missed")
+        assert box(page, "Sigmoid").locator(".value").text_content() == "1"
         assert page.locator(".badge.missed").count() == 3  # the gate in both, the Gemm in one
         assert page.locator("path.copy").count() == 2 + 1  # in each pane and in the legend
         assert opened.complaints == []
