@@ -105,6 +105,16 @@ def test_a_walk_by_keyboard(viewer: Viewer, pair):
         assert page.locator(".pane").first.locator("[tabindex='0']").count() == 1
 
 
+def test_a_walk_leaves_blocks_at_their_end(viewer: Viewer, pair):
+    with viewer.open(pair) as opened:
+        page = opened.page
+        page.locator(".pane").first.locator(".box[tabindex='0']").focus()
+        for _ in range(10):  # four boxes, the two blocks that four others are in, and the output
+            page.keyboard.press("ArrowDown")
+        focused = page.evaluate("document.activeElement.getAttribute('aria-label')")
+        assert focused.startswith("Output")
+
+
 def test_two_engines_move_together_and_list_what_changed(viewer: Viewer, pair):
     with viewer.open(pair) as opened:
         page = opened.page

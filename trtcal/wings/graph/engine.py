@@ -59,7 +59,7 @@ class Engine:
         columns: dict[str, list[Any]] = {
             "built": [node and node.built for node in every],
             "requested": [node and node.requested for node in every],
-            "missed": [int(bool(node and node.built and _asks_another(node))) for node in every],
+            "missed": [int(bool(node and _is_missed(node))) for node in every],
             "share": [node and _short(node.share and 100 * node.share) for node in every],
             "findings": [len(node.findings) if node else 0 for node in every],
         }
@@ -120,8 +120,8 @@ class Engine:
         return [sorted(floats[key]) for key in floats if key in reading & read]
 
 
-def _asks_another(node: NodeFigures) -> bool:
-    return node.requested not in (None, node.built)
+def _is_missed(node: NodeFigures) -> bool:
+    return node.built is not None and node.requested not in (None, node.built)
 
 
 def _short(value: float | None) -> float | int | None:
