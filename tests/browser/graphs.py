@@ -18,13 +18,14 @@ def overlays() -> list[Json]:
         {"key": "built", "title": "Precision built", "kind": "category"},
         {"key": "loss_db", "title": "SQNR", "kind": "number", "unit": "dB", "bad": "low"},
         {"key": "ms", "title": "Time", "kind": "number", "unit": "ms"},
+        {"key": "missed", "title": "Missed", "kind": "number", "unit": ""},
     ]  # fmt: skip
 
 
 def card(name: str, built: str) -> Json:
     """Return the card of a node, with a histogram and two ranges."""
     return {
-        "facts": [["Built", built], ["SQNR", "23.0 dB"], ["Tensor", name]],
+        "facts": [["Tensor", name]],
         "why": f"{name} is built as {built}: its kernel has no INT8 tactic.",
         "command": f"trtcal layers show build --node '{name}'",
         "histogram": {

@@ -55,6 +55,8 @@ def test_an_overlay_colours_the_boxes_and_names_its_values(viewer: Viewer, pair)
         assert fills(page, "Relu") != before
         assert "0.03 ms" in box(page, "Relu").text_content()
         assert "ms" in page.locator("#legend").inner_text()
+        page.get_by_label("Color").select_option("Missed")
+        assert box(page, "Sigmoid").locator(".value").text_content() == "1"
         assert page.locator(".badge.missed").count() == 3  # the gate in both, the Gemm in one
         assert page.locator("path.copy").count() == 2 + 1  # in each pane and in the legend
         assert opened.complaints == []
@@ -101,6 +103,16 @@ def test_a_walk_by_keyboard(viewer: Viewer, pair):
         assert page.locator("#card").is_hidden()
         assert "Relu" in focused()
         assert page.locator(".pane").first.locator("[tabindex='0']").count() == 1
+
+
+def test_a_walk_leaves_blocks_at_their_end(viewer: Viewer, pair):
+    with viewer.open(pair) as opened:
+        page = opened.page
+        page.locator(".pane").first.locator(".box[tabindex='0']").focus()
+        for _ in range(10):  # four boxes, the two blocks that four others are in, and the output
+            page.keyboard.press("ArrowDown")
+        focused = page.evaluate("document.activeElement.getAttribute('aria-label')")
+        assert focused.startswith("Output")
 
 
 def test_two_engines_move_together_and_list_what_changed(viewer: Viewer, pair):

@@ -28,7 +28,7 @@ def shown(tmp_path_factory):
     folder = tmp_path_factory.mktemp("graph")
     prepared, calibration, _ = calibrated(conv_net(folder / "net.onnx"), folder)
     write_quantized(folder / "int8.onnx", quantize(prepared, calibration, Plan()))
-    first = figured(folder / "int8.onnx")[0]
+    first = figured(folder / "int8.onnx")
     tensors = [TensorInfo(name, "int8", (1, 8, 8, 8)) for name in ("p", "q", "r", "s")]
     layers = (
         Layer("first", "conv", (TensorInfo("x", "int8"),), (tensors[0],), nodes=("first",)),
@@ -82,7 +82,7 @@ def test_layers_copies_and_islands_are_those_of_the_engine(document):
 def test_a_card_has_facts_reason_and_command(document):
     card = document["engines"][0]["cards"][numbers(document)["first"]]
     facts = dict(card["facts"])
-    assert facts["Weights"].startswith("8x3x3x3 int8")
+    assert facts["Weights"].startswith("8x3x3x3 INT8")
     assert (facts["Reads"], facts["Finding"]) == ("x", "It is slow.")
     assert card["why"] == "Its input is float."
     assert "--keep-float first " in card["command"]
@@ -104,7 +104,7 @@ def test_what_differs_between_two_engines_is_said(shown):
     document = graph_document([replace(shown, nodes=before), replace(shown, nodes=nodes)])
     assert document["changes"] == {
         str(numbers(document)["first"]): [
-            "Built in int8 first, in fp32 second.",
+            "Built in INT8 first, in FP32 second.",
             "1.00 ms first, 2.00 ms second.",
             "SQNR 20.0 dB first, 30.0 dB second.",
         ]
@@ -114,7 +114,7 @@ def test_what_differs_between_two_engines_is_said(shown):
 
 
 def test_edges_in_two_precisions_have_none(shown, tmp_path):
-    other = figured(conv_net(tmp_path / "net.onnx"))[0]
+    other = figured(conv_net(tmp_path / "net.onnx"))
     document = graph_document([shown, other])
     assert {precision for *_, precision in document["edges"]} == {"", "fp32"}
 
@@ -123,7 +123,7 @@ def test_two_networks_are_refused(shown, tmp_path):
     nodes = [helper.make_node("Gemm", ["a", "w"], ["b"], "other")]
     path = save(tmp_path / "n.onnx", nodes, {"w": weight(4, 4)}, {"a": ["n", 4]}, {"b": ["n", 4]})
     with pytest.raises(InputError, match="0 nodes in common"):
-        graph_document([shown, figured(path)[0]])
+        graph_document([shown, figured(path)])
 
 
 def test_hostile_names_end_no_element_of_the_page(tmp_path):
@@ -132,7 +132,7 @@ def test_hostile_names_end_no_element_of_the_page(tmp_path):
         helper.make_node("Neg", ["b"], [HOSTILE]),
     ]
     path = save(tmp_path / "n.onnx", nodes, {}, {"a": ["n", 4]}, {HOSTILE: ["n", 4]})
-    page = render(graph_document(figured(path)))
+    page = render(graph_document([figured(path)]))
     assert changed_parts(page.encode(), "page") == []
     assert "<img" not in page
     assert not {"\u202e", "\x1b"} & {*page}
@@ -144,5 +144,5 @@ def test_inputs_that_nobody_reads_and_states_of_loops_are_no_error(tmp_path):
     nodes = [helper.make_node("Identity", ["a"], ["b"], "same")]
     inputs = {"a": ["n", 4], "unread": ["n", 4]}
     path = save(tmp_path / "n.onnx", nodes, {}, inputs, {"b": ["n", 4]})
-    assert graph_document(figured(path))["nodes"]["name"] == ["a", "same", "b"]
+    assert graph_document([figured(path)])["nodes"]["name"] == ["a", "same", "b"]
     assert load_model(path).inputs[1].name == "unread"

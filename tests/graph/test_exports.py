@@ -16,7 +16,7 @@ from trtcal.wings.graph.netron import export_netron
 
 
 def test_node_data_are_values_and_colors_by_graph_and_node(run, tmp_path):
-    (shown,) = figured(run)
+    shown = figured(run)
     (tmp_path / "share-of-loss.json").write_text("{}")  # of an export that knew more
     model, *files = export_model_explorer(shown, tmp_path)
     proto = onnx.load(model)
@@ -39,9 +39,9 @@ def test_node_data_are_values_and_colors_by_graph_and_node(run, tmp_path):
 
 
 def test_netron_has_the_figures_as_metadata_and_the_network_computes_the_same(run, tmp_path):
-    (shown,) = figured(run)
+    shown = figured(run)
     export_netron(shown, tmp_path / "shown.onnx")
-    (again,) = figured(tmp_path / "shown.onnx")
+    again = figured(tmp_path / "shown.onnx")
     export_netron(again, tmp_path / "again.onnx")  # nothing twice
     for name, built in (("shown", "fp32"), ("again", "int8")):
         proto = onnx.load(tmp_path / f"{name}.onnx")
@@ -61,7 +61,7 @@ def test_netron_has_the_figures_as_metadata_and_the_network_computes_the_same(ru
 
 def test_the_model_itself_is_not_overwritten(quantized):
     with pytest.raises(InputError, match="is the model itself"):
-        export_netron(figured(quantized)[0], quantized)
+        export_netron(figured(quantized), quantized)
 
 
 def test_nodes_without_names_get_some_and_the_model_is_written_with_them(tmp_path):
@@ -69,7 +69,7 @@ def test_nodes_without_names_get_some_and_the_model_is_written_with_them(tmp_pat
     for node in proto.graph.node:
         node.name = ""
     onnx.save(proto, tmp_path / "bare.onnx")
-    model, *files = export_model_explorer(figured(tmp_path / "bare.onnx")[0], tmp_path / "out")
+    model, *files = export_model_explorer(figured(tmp_path / "bare.onnx"), tmp_path / "out")
     names = [node.name for node in onnx.load(model).graph.node]
     assert all(names)
     assert len(set(names)) == len(names)

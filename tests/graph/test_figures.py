@@ -9,7 +9,7 @@ from trtcal.wings.graph.figures import figured
 
 
 def test_a_run_gives_what_each_node_got_lost_and_takes(run):
-    (shown,) = figured(run)
+    shown = figured(run)
     assert (shown.title, len(shown.layers)) == ("int8 for sm89", 3)
     assert set(shown.nodes) == {node.name for node in shown.model.proto.graph.node}
     conv = shown.nodes["stem/conv"]
@@ -23,7 +23,7 @@ def test_a_run_gives_what_each_node_got_lost_and_takes(run):
 
 
 def test_a_build_of_a_run_has_the_figures_of_the_run(run):
-    (shown,) = figured(run / "builds" / "0")
+    shown = figured(run / "builds" / "0")
     assert shown.nodes["stem/conv"].loss_db == 31.5
 
 
@@ -34,11 +34,11 @@ def test_measured_sensitivities_are_shares_of_the_loss(run):
     write_json(
         run / "sensitivity.json", {"kind": "sensitivity", "measure": "noise", "layers": rows}
     )
-    assert figured(run)[0].nodes["head/gemm"].share == 0.25
+    assert figured(run).nodes["head/gemm"].share == 0.25
 
 
 def test_of_a_model_alone_the_layers_are_predicted():
-    (shown,) = figured(DIGITS / "digits.onnx", target="t4")
+    shown = figured(DIGITS / "digits.onnx", target="t4")
     assert (shown.title, shown.build) == ("digits, predicted for TensorRT on T4", None)
     conv = shown.nodes["stem/conv"]
     assert (conv.built, conv.is_measured) == ("fp32", False)

@@ -32,7 +32,7 @@ def quantized(tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "int8.onnx"
     table = trtcal.calibrate(DIGITS / "digits.onnx", DIGITS / "calibration.npz")
     trtcal.quantize(DIGITS / "digits.onnx", table, output=path)
-    return figured(path)[0]
+    return figured(path)
 
 
 def main_graph(model):

@@ -35,7 +35,7 @@ from trtcal.model.model import Model
 from trtcal.model.shapes import UNKNOWN as NOTHING
 from trtcal.model.shapes import Shape, Tensor
 from trtcal.model.tensors import View
-from trtcal.model.work import count_work
+from trtcal.model.work import Work, count_work
 
 KINDS = {
     **dict.fromkeys(ops.POINTWISE, "PointWise"),
@@ -77,14 +77,15 @@ def predict_layers(
     shapes: Mapping[str, Shape] | None = None,
     version: str = "10",
     strongly_typed: bool = True,
+    counted: Work | None = None,
 ) -> tuple[Layer, ...]:
     """Return the layers that a version of TensorRT is expected to make of a model.
 
     Their tactic is `predicted`, followed by `tf32` where the GPU has that for FP32 products.
-    `shapes` are those of its inputs, where they are dynamic. Of a network that is not
-    `strongly_typed`, float layers compute in FP16, as `trtexec --best` lets them.
+    `shapes` are those of its inputs, where they are dynamic, `counted` its work if that is known. Of a
+    network that is not `strongly_typed`, float layers compute in FP16, as `trtexec --best` lets them.
     """
-    work = count_work(model, shapes)
+    work = counted or count_work(model, shapes)
     network = _Network(View(model), work.tensors, int(version.partition(".")[0]))
     return _Writer(network, work.by_root, tf32, not strongly_typed).layers()
 

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, groupby, takewhile
 
 import onnx
 
@@ -20,7 +21,6 @@ MOST_IN_A_ROW = 40
 """Children of a block above which it is cut into segments."""
 MOST_SCOPES = 12  # of a name: deeper ones fold with the last of them
 LONGEST_PERIOD = 64  # segments in what repeats
-PIECE = re.compile(r"[^/._]*[/._]|[^/._]+$")  # of a name
 NAME_SCOPES = "pkg.torch.onnx.name_scopes"
 """Where PyTorch's exporter by `torch.export` has scopes, whose names of nodes have none."""
 
@@ -82,20 +82,12 @@ def scopes_of(node: onnx.NodeProto) -> list[str]:
         name = node.name.partition(";")[0].strip("/")
         parts = name.split("/" if "/" in name else ".")[:-1]
     titles = list[str]()
-    for part in filter(None, parts):
+    for part in filter(None, parts[:MOST_SCOPES]):
         outer = titles[-1] if titles else ""
-        titles += [f"{outer}.{part}"] if outer and part.isdigit() else _dotted(part, outer)
+        title = f"{outer}.{part}" if outer and part.isdigit() else part
+        inner = accumulate(title.split(".")[:MOST_SCOPES], "{}.{}".format)
+        titles += (scope for scope in inner if not f"{outer}.".startswith(f"{scope}."))
     return titles[:MOST_SCOPES]
-
-
-def _dotted(part: str, outer: str) -> Iterator[str]:
-    """Yield `a`, `a.b` and `a.b.c` of the scope `a.b.c`, without those that the outer one has."""
-    start = len(outer) if part.startswith(f"{outer}.") and outer else 0
-    for place in range(start + 1, len(part)):
-        if part[place] == ".":
-            yield part[:place]
-    if part != outer:
-        yield part
 
 
 def fold(wiring: Wiring) -> Block:
@@ -109,7 +101,7 @@ def fold(wiring: Wiring) -> Block:
         top = Block("", _in_order([*others, *inner[0].children]))
     top = _limited(folding.grouped(top))
     for block, _ in top.flat():
-        block.title = _span(*_ends(block, wiring.names))
+        block.title = _span(_end(block, wiring.names, 0), _end(block, wiring.names, -1))
     return top
 
 
@@ -139,8 +131,7 @@ class _Folding:
         children = list[Child]()
         for child in block.children:
             inner = self.simple(child) if isinstance(child, Block) else child
-            is_kept = isinstance(inner, int) or self._folds(inner)
-            children += [inner] if is_kept or isinstance(inner, int) else inner.children
+            children += [inner] if isinstance(inner, int) or self._folds(inner) else inner.children
         return Block(block.title, _in_order(children))
 
     def _folds(self, block: Block) -> bool:
@@ -177,20 +168,16 @@ class _Folding:
 
     def _rows(self, children: Sequence[Child]) -> list[Child]:
         """Return children with a block around consecutive blocks of equal structure."""
-        rows, start = list[Child](), 0
-        while start < len(children):
-            end, first = start + 1, children[start]
-            while isinstance(first, Block) and end < len(children):
-                if not self._is_equal(first, children[end]):
-                    break
-                end += 1
-            rows.append(_row(children[start:end]) if end > start + 1 else first)
-            start = end
+        rows = list[Child]()
+        for _, equal in groupby(children, self._kind):
+            row = list(equal)
+            rows.append(Block("", row, len(row)) if len(row) > 1 else row[0])
         return rows
 
-    def _is_equal(self, block: Block, other: Child) -> bool:
-        is_block = isinstance(other, Block) and other.repeat == block.repeat == 1
-        return is_block and self.structure([block]) == self.structure([other])
+    def _kind(self, child: Child) -> object:
+        """Return what is equal for the blocks of a row, and for nothing else."""
+        is_plain = isinstance(child, Block) and child.repeat == 1
+        return self.structure([child]) if is_plain else object()
 
     def structure(self, children: Sequence[Child]) -> int:
         """Return a number of the operators in children and of the wires between them."""
@@ -243,7 +230,7 @@ class _Folding:
             if count > 1 and sum(map(len, segments[start : start + period])) > 1:
                 starts = range(start, start + period * count, period)
                 parts = (segments[at : at + period] for at in starts)
-                children.append(_row([_joined(part) for part in parts]))
+                children.append(Block("", [_joined(part) for part in parts], count))
                 start += period * count
             else:  # of equal nodes all at once: a search at each takes long
                 end = start + (count if period == 1 else 1)
@@ -269,23 +256,17 @@ def _period(structures: Sequence[int], start: int) -> tuple[int, int]:
     return best
 
 
-def _row(blocks: Sequence[Child]) -> Block:
-    return Block("", list(blocks), len(blocks))
-
-
 def _joined(segments: Sequence[list[Child]]) -> Child:
     """Return segments as one block, or their only child."""
     children = [child for segment in segments for child in segment]
     return children[0] if len(children) == 1 else Block("", children)
 
 
-def _ends(child: Child, names: Sequence[str]) -> tuple[str, str]:
-    """Return the titles of the first and the last of what an untitled block holds."""
-    if isinstance(child, int):
-        return names[child], names[child]
-    if child.title:
-        return child.title, child.title
-    return _ends(child.children[0], names)[0], _ends(child.children[-1], names)[1]
+def _end(child: Child, names: Sequence[str], at: int) -> str:
+    """Return the title of the first (0) or the last (-1) of what an untitled block holds."""
+    while isinstance(child, Block) and not child.title:
+        child = child.children[at]
+    return child.title if isinstance(child, Block) else names[child]
 
 
 def _span(first: str, last: str) -> str:
@@ -294,14 +275,9 @@ def _span(first: str, last: str) -> str:
     >>> _span("layers.0", "layers.11"), _span("Conv_0", "Relu_1"), _span("head", "head")
     ('layers.0 to 11', 'Conv_0 to Relu_1', 'head')
     """
-    if first == last:
-        return first
-    shared = 0
-    for part, other in zip(PIECE.findall(first), PIECE.findall(last), strict=False):
-        if part != other:
-            break
-        shared += len(part)
-    return f"{first} to {last[shared:]}"
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    shared = re.sub("[^/._]*$", "", "".join(letter for letter, _ in same))
+    return first if first == last else f"{first} to {last[len(shared) :]}"
 
 
 def _nodes(child: Child) -> Iterator[int]:

@@ -32,10 +32,8 @@ class Cards:
         self.tensors = numbered_tensors(document) if document else {}
         self.quantize = self._quantize()
 
-    def card(self, number: int, node: NodeFigures | None) -> Document | None:
-        """Return a node's card, None if nothing is known of it."""
-        if node is None:
-            return None
+    def card(self, number: int, node: NodeFigures) -> Document:
+        """Return a node's card."""
         return {
             "facts": [[label, text.visible(value)] for label, value in self._facts(number, node)],
             "why": text.visible(sentence(node.why)) if node.why else None,
@@ -44,20 +42,12 @@ class Cards:
         }
 
     def _facts(self, number: int, node: NodeFigures) -> Iterator[tuple[str, str]]:
-        built = "Built" if self.shown.build else "Expected"
-        time = "Time" if node.is_measured else "Time (estimate)"
+        """Yield what no overlay shows."""
         facts = {
-            "Requested": node.requested,
-            built: node.built,
             "Engine layer": node.layer and text.shorten(node.layer, LAYER_SHOWN),
             "Reads": ", ".join(self.drawn.tensors[number]),
             "Weights": ", ".join(self.drawn.weights[number]),
             "MACs": f"{node.macs:,}" if node.macs else None,
-            time: None if node.ms is None else f"{text.milliseconds(node.ms)} ms",
-            "Moved": None if node.bytes is None else text.size(node.bytes),
-            "SQNR by its own rounding": None if node.loss_db is None else f"{node.loss_db:.1f} dB",
-            "Share of the loss": None if node.share is None else f"{100 * node.share:.3g} %",
-            "Clipped values": None if node.clipped is None else f"{text.figure(node.clipped)} %",
         }
         yield from ((label, value) for label, value in facts.items() if value)
         yield from (("Finding", sentence(finding)) for finding in node.findings)

@@ -15,25 +15,24 @@ from trtcal.wings.graph.figures import Figured, NodeFigures
 
 MOST_NODES = 20_000
 LEAST_SHARED = 0.5  # of the nodes, that two models of one network have both
-NOTHING = "a precision that is not known"
 FASTER = 1.1  # the ratio of two times from which they count as changed
 OTHER_DB = 1.0  # the difference of two SQNR from which they count as changed
+
+
+def _number(key: str, title: str, unit: str = "", bad: str = "high") -> Document:
+    return {"key": key, "title": title, "kind": "number", "unit": unit, "bad": bad}
+
+
 OVERLAYS: tuple[Document, ...] = (
     {"key": "built", "title": "Precision built", "kind": "category"},
     {"key": "requested", "title": "Precision requested", "kind": "category"},
-    {"key": "missed", "title": "Built differently than requested", "kind": "category"},
-    {
-        "key": "loss_db",
-        "title": "SQNR by its own rounding",
-        "kind": "number",
-        "unit": "dB",
-        "bad": "low",
-    },
-    {"key": "share", "title": "Share of the loss", "kind": "number", "unit": "%", "bad": "high"},
-    {"key": "ms", "title": "Time", "kind": "number", "unit": "ms", "bad": "high"},
-    {"key": "bytes", "title": "Bytes moved", "kind": "number", "unit": "B", "bad": "high"},
-    {"key": "clipped", "title": "Clipped values", "kind": "number", "unit": "%", "bad": "high"},
-    {"key": "findings", "title": "Findings", "kind": "number", "unit": "", "bad": "high"},
+    _number("missed", "Built differently than requested"),
+    _number("loss_db", "SQNR by its own rounding", "dB", bad="low"),
+    _number("share", "Share of the loss", "%"),
+    _number("ms", "Time", "ms"),
+    _number("bytes", "Bytes moved", "B"),
+    _number("clipped", "Clipped values", "%"),
+    _number("findings", "Findings"),
 )
 """What nodes can be coloured by."""
 
@@ -115,10 +114,11 @@ def _overlays(engines: Sequence[Document], first: Figured) -> list[Document]:
         for row in OVERLAYS
         if any(any(v not in (None, 0) for v in each[row["key"]]) for each in values)
     ]
-    if first.build is None:
-        titles = {"built": "Precision expected", "ms": "Time (estimate)"}
-        known = [{**row, "title": titles.get(row["key"], row["title"])} for row in known]
-    return known or [dict(OVERLAYS[0])]
+    titles = {} if first.build else {"built": "Precision expected"}
+    if any(engine["estimated"] for engine in engines):
+        titles["ms"] = "Time (estimate)"
+    known = known or [OVERLAYS[0]]
+    return [{**row, "title": titles.get(row["key"], row["title"])} for row in known]
 
 
 def _changes(first: Engine, second: Engine) -> dict[str, list[str]]:
@@ -133,9 +133,13 @@ def _changed(a: NodeFigures, b: NodeFigures) -> Iterator[str]:
     precisions = {"Requested": (a.requested, b.requested), "Built": (a.built, b.built)}
     for what, (first, second) in precisions.items():
         if first != second:
-            yield f"{what} in {first or NOTHING} first, in {second or NOTHING} second."
+            yield f"{what} in {_label(first)} first, in {_label(second)} second."
     if a.ms and b.ms and max(a.ms, b.ms) > FASTER * min(a.ms, b.ms):
         yield f"{text.milliseconds(a.ms)} ms first, {text.milliseconds(b.ms)} ms second."
     if a.loss_db is not None and b.loss_db is not None and abs(a.loss_db - b.loss_db) > OTHER_DB:
         yield f"SQNR {a.loss_db:.1f} dB first, {b.loss_db:.1f} dB second."
     yield from (f"New in the second: {each}" for each in b.findings if each not in a.findings)
+
+
+def _label(precision: str | None) -> str:
+    return precision.upper() if precision else "a precision that is not known"

@@ -145,4 +145,5 @@ class _Drawing:
     def _weight(self, name: str, source: str) -> str:
         tensor = self.constants[source]
         kind = self.narrow.get(name) or BY_TYPE.get(tensor.data_type, "")
-        return " ".join(filter(None, ("x".join(map(str, tensor.dims)) or "1 value", kind)))
+        size = "x".join(map(str, tensor.dims)) or "1 value"
+        return f"{size} {kind.upper()}".strip()

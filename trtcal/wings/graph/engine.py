@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from trtcal.documents import Document
 from trtcal.evidence.layers.copies import find_reformats, find_unfused
 from trtcal.evidence.layers.flow import Flow, follow
 from trtcal.evidence.layers.layer import LayersByNode
-from trtcal.formats import BY_LISTED, NARROW
+from trtcal.formats import NARROW
 from trtcal.reporting import text
-from trtcal.wings.graph.cards import Cards
+from trtcal.wings.graph.cards import LAYER_SHOWN, Cards
 from trtcal.wings.graph.drawn import Drawn
 from trtcal.wings.graph.figures import Figured, NodeFigures
 
-TITLE_SHOWN = 80  # characters of a layer's name, which may list hundreds of nodes
 DIGITS = 4
 NUMBERS = ("loss_db", "ms", "bytes", "clipped")
 """Figures of nodes that are numbers, as they are."""
@@ -43,11 +42,15 @@ class Engine:
             "estimated": bool(timed) and not any(node.is_measured for node in timed),
             "values": self._values(),
             "layers": [
-                self._layer(layer, nodes) for layer, nodes in self.inside.items() if len(nodes) > 1
+                {"title": self._title(layer), "nodes": nodes}
+                for layer, nodes in self.inside.items()
+                if len(nodes) > 1
             ],
             "copies": list(self._copies()),
             "islands": self._islands(),
-            "cards": [cards.card(number, node) for number, node in enumerate(self.figures)],
+            "cards": [
+                node and cards.card(number, node) for number, node in enumerate(self.figures)
+            ],
         }
 
     def _values(self) -> dict[str, list[Any]]:
@@ -56,7 +59,7 @@ class Engine:
         columns: dict[str, list[Any]] = {
             "built": [node and node.built for node in every],
             "requested": [node and node.requested for node in every],
-            "missed": [int(bool(node and node.built and _asks_another(node))) for node in every],
+            "missed": [int(bool(node and _is_missed(node))) for node in every],
             "share": [node and _short(node.share and 100 * node.share) for node in every],
             "findings": [len(node.findings) if node else 0 for node in every],
         }
@@ -64,19 +67,8 @@ class Engine:
             key: [node and _short(getattr(node, key)) for node in every] for key in NUMBERS
         }
 
-    def _layer(self, number: int, nodes: Sequence[int]) -> Document:
-        layer = self.shown.layers[number]
-        own = (self.figures[node] for node in nodes)
-        times = [node.ms for node in own if node and node.layer == layer.name and node.ms]
-        row = BY_LISTED.get(layer.precision)
-        return {
-            "title": text.shorten(text.visible(layer.name), TITLE_SHOWN),
-            "kind": text.visible(layer.kind),
-            "precision": row.name if row else "",
-            "nodes": nodes,
-            "ms": _short(sum(times)) if times else None,
-            "bytes": layer.bytes_moved,
-        }
+    def _title(self, layer: int) -> str:
+        return text.shorten(text.visible(self.shown.layers[layer].name), LAYER_SHOWN)
 
     def _copies(self) -> Iterator[Document]:
         """Yield copies and left-over Q/DQ steps, each on an edge between nodes of its neighbours."""
@@ -128,8 +120,8 @@ class Engine:
         return [sorted(floats[key]) for key in floats if key in reading & read]
 
 
-def _asks_another(node: NodeFigures) -> bool:
-    return node.requested not in (None, node.built)
+def _is_missed(node: NodeFigures) -> bool:
+    return node.built is not None and node.requested not in (None, node.built)
 
 
 def _short(value: float | None) -> float | int | None:

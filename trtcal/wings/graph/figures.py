@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -69,7 +69,8 @@ class Figured:
     """A model with the figures of its nodes, by name, and the layers of its engine.
 
     Without a `build` the layers are those that TensorRT is expected to make of the model. Every node
-    of `model` has a name of its own. `document` is the report of a run.
+    of `model` has a name of its own. `document` is the report of a run, `others` are the titles of
+    what else the source has.
     """
 
     title: str
@@ -78,6 +79,7 @@ class Figured:
     layers: tuple[Layer, ...]
     build: Build | None
     document: Document | None
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,17 +93,10 @@ class _Variant:
     document: Document | None = None
     shares: Mapping[str, float] = field(default_factory=dict)
 
-    def is_in(self, folder: Path) -> bool:
-        """Whether its build is the one in this folder."""
-        return self.build is not None and self.build.folder.resolve() == folder.resolve()
-
     @property
     def title(self) -> str:
-        return f"{self.name} for {self.target}" if self.build else f"{self.name}, {self.prediction}"
-
-    @property
-    def prediction(self) -> str:
-        return f"{PREDICTED} {self.gpu.name if self.gpu else self.target}"
+        gpu = self.gpu.name if self.gpu else self.target
+        return f"{self.name} for {self.target}" if self.build else f"{self.name}, {PREDICTED} {gpu}"
 
     @cached_property
     def gpu(self) -> Target | None:
@@ -110,10 +105,10 @@ class _Variant:
         return find_target(name) if name else None
 
 
-def figured(source: Path, variant: str | None = None, target: str | None = None) -> list[Figured]:
-    """Return the models of a run, of a build or of one ONNX file, with what is known of their nodes.
+def figured(source: Path, variant: str | None = None, target: str | None = None) -> Figured:
+    """Return a model of a run, of a build or of one ONNX file, with what is known of its nodes.
 
-    The variant of a run's verdict is first, its GPU builds before those for a CPU. `InputError` if
+    Of several it is that of the run's verdict, rather built for a GPU than for a CPU. `InputError` if
     there is no model, or none of this name or for this target.
     """
     variants = list(_variants(source, target or DEFAULT_GPU))
@@ -126,7 +121,7 @@ def figured(source: Path, variant: str | None = None, target: str | None = None)
         known = some(list(dict.fromkeys(each.title for each in variants)))
         asked = " for ".join(filter(None, (variant, target)))
         raise InputError(f"{source} has no {asked}", f"it has {known}")
-    return [_Reader(each).figured() for each in chosen]
+    return _Reader(chosen[0]).figured(tuple(each.title for each in chosen[1:]))
 
 
 def figured_run(folder: Path, document: Document) -> Figured | None:
@@ -152,7 +147,10 @@ def _variants(source: Path, target: str) -> Iterator[_Variant]:
         run = source.resolve().parent.parent
         is_of_run = is_build_folder(source) and (run / RUN_FILE).is_file()
         every = _of_folder(collect(run if is_of_run else source), target)
-        yield from (each for each in every if not is_of_run or each.is_in(source))
+        here = source.resolve()
+        for each in every:
+            if not is_of_run or (each.build and each.build.folder.resolve() == here):
+                yield each
     else:
         hint = "give an .onnx file, the folder of a build or that of a run"
         raise InputError(f"{source} is neither a model nor a folder", hint)
@@ -233,101 +231,90 @@ class _Reader:
     """Joins what is known of one variant, by node."""
 
     def __init__(self, variant: _Variant) -> None:
-        self.variant = variant
+        self.variant, self.build = variant, variant.build
         self.proto = variant.model.proto
-        self.record = quantization_record(self.proto)
-        self.macs = count_work(variant.model, usual_sizes(self.record)).by_root
-        self.layers = self._layers()
+        self.operators = {node.name: node.op_type for node in self.proto.graph.node}
+        record = quantization_record(self.proto)
+        shapes = usual_sizes(record)
+        work = count_work(variant.model, shapes)
+        has_tf32 = variant.gpu is None or variant.gpu.tf32_tflops is not None
+        self.macs = work.by_root
+        self.layers = (
+            self.build.layers
+            if self.build
+            else predict_layers(variant.model, tf32=has_tf32, shapes=shapes, counted=work)
+        )
         self.index = LayersByNode(self.layers)
-        names = {node.name for node in self.proto.graph.node}
-        self.wiring = wire(self.proto, names)
-        self.kept_out = kept_out(self.record)
+        self.wiring = wire(self.proto, self.operators)
+        self.kept_out = kept_out(record)
         self.asked = asked_precisions(self.proto)
-        build = variant.build
-        self.outcomes = {each.node: each for each in build.outcomes} if build else {}
+        self.outcomes = {each.node: each for each in self.build.outcomes} if self.build else {}
         self.main = dict(self._main_nodes())
-        self.facts = self._facts()
-        self.findings = dict[str, list[str]]()
-        for finding in self._known_findings():
+        document = variant.document or {"comparison": None, "measured": {}}
+        rows = (document["comparison"] or {"rows": []})["rows"]
+        own = variant.model.fingerprint, record.get("calibration")
+        self.facts = TensorFacts(document, rows, *own) if variant.document else None
+        self.findings = self._findings()
+
+    def figured(self, others: tuple[str, ...] = ()) -> Figured:
+        """Return the variant with the figures of all nodes of its graph."""
+        variant, nodes = self.variant, {name: self._node(name) for name in self.operators}
+        what = variant.model, nodes, self.layers, self.build, variant.document, others
+        return Figured(variant.title, *what)
+
+    def _findings(self) -> dict[str, list[str]]:
+        """Return the findings of the build by the name of what they are about."""
+        findings, document = dict[str, list[str]](), self.variant.document
+        if self.build is None or document is None:
+            return findings
+        diagnosis = document["measured"]["builds"][self.build.digest]["diagnosis"]
+        for finding in (diagnosis or {"findings": []})["findings"]:
             places = {proof["place"] for proof in finding["evidence"] if proof["source"] != "log"}
             for name in filter(None, places | {finding["subject"]}):
-                self.findings.setdefault(name, []).append(finding["what"])
-
-    def figured(self) -> Figured:
-        """Return the variant with the figures of all nodes of its graph."""
-        nodes = {node.name: self._node(node.name, node.op_type) for node in self.proto.graph.node}
-        variant = self.variant
-        return Figured(
-            variant.title, variant.model, nodes, self.layers, variant.build, variant.document
-        )
-
-    def _layers(self) -> tuple[Layer, ...]:
-        if self.variant.build:
-            return self.variant.build.layers
-        gpu = self.variant.gpu
-        has_tf32 = gpu is None or gpu.tf32_tflops is not None
-        return predict_layers(self.variant.model, tf32=has_tf32, shapes=usual_sizes(self.record))
-
-    def _facts(self) -> TensorFacts | None:
-        document = self.variant.document
-        if document is None:
-            return None
-        rows = (document["comparison"] or {"rows": []})["rows"]
-        own = self.variant.model.fingerprint, self.record.get("calibration")
-        return TensorFacts(document, rows, *own)
-
-    def _known_findings(self) -> list[Document]:
-        build, document = self.variant.build, self.variant.document
-        if build is None or document is None:
-            return []
-        diagnosis = document["measured"]["builds"][build.digest]["diagnosis"]
-        return list((diagnosis or {"findings": []})["findings"])
+                findings.setdefault(name, []).append(finding["what"])
+        return findings
 
     def _main_nodes(self) -> Iterator[tuple[int, str]]:
         """Yield the number of each layer with the node that its time and bytes are shown at.
 
         That is the product with the most multiply-accumulates, else a node that is no Q/DQ.
         """
-        macs = self.macs
-        ops = {node.name: node.op_type for node in self.proto.graph.node}
+        ops = self.operators
         for number, layer in enumerate(self.layers):
             nodes = [name for name in layer.nodes if name in ops]
             others = [name for name in nodes if ops[name] not in QDQ]
             if not layer.is_heavy:
                 others = [name for name in others if ops[name] not in MULTIPLIES] or others
             if nodes:
-                yield number, max(others or nodes, key=lambda name: macs.get(name) or 0)
+                yield number, max(others or nodes, key=lambda name: self.macs.get(name) or 0)
 
-    def _node(self, node: str, op: str) -> NodeFigures:
+    def _node(self, node: str) -> NodeFigures:
         listing = self.index.listing(node)
-        outcome = self.outcomes.get(node)
+        outcome, facts, gpu = self.outcomes.get(node), self.facts, self.variant.gpu
         own = [self.layers[number] for number in listing if self.main.get(number) == node]
         inputs = self.wiring[node]["inputs"]
         tensors = [entry["tensor"] for entry in inputs if entry["amax"] is not None]
-        facts = self.facts
-        times = [layer.time_ms for layer in own]
-        is_measured = any(time is not None for time in times)
-        gpu = self.variant.gpu
+        measured = [layer.time_ms for layer in own]
+        is_measured = any(time is not None for time in measured)
         estimates = [layer_ms(layer, gpu) for layer in own] if gpu else []
         layer = self._layer(listing, outcome)
-        about = [node, layer and layer.name, *tensors]
+        about = map(str, (node, layer and layer.name, *tensors))
+        findings = (text for name in about for text in self.findings.get(name, ()))
         return NodeFigures(
             node=node,
-            op=op,
+            op=self.operators[node],
             requested=outcome.asked if outcome else self.asked.get(node),
             built=_built(outcome, layer),
             why=(outcome and outcome.reason) or self.kept_out.get(node),
-            loss_db=_least(map(facts.sqnr, tensors)) if facts else None,
+            loss_db=_of_known(min, map(facts.sqnr, tensors)) if facts else None,
             share=self.variant.shares.get(node),
-            ms=_sum(times if is_measured else estimates),
+            ms=_of_known(sum, measured if is_measured else estimates),
             is_measured=is_measured,
-            bytes=_sum([layer.bytes_moved for layer in own]),
+            bytes=_of_known(sum, [layer.bytes_moved for layer in own]),
             macs=self.macs.get(node),
-            clipped=_most(map(facts.clipped, tensors)) if facts else None,
+            clipped=_of_known(max, map(facts.clipped, tensors)) if facts else None,
             layer=layer.name if layer else None,
-            findings=tuple(
-                dict.fromkeys(text for name in about for text in self.findings.get(str(name), ()))
-            ),
+            findings=tuple(dict.fromkeys(findings)),
         )
 
     def _layer(self, listing: Sequence[int], outcome: Outcome | None) -> Layer | None:
@@ -345,14 +332,7 @@ def _built(outcome: Outcome | None, layer: Layer | None) -> str | None:
     return BY_LISTED[precision].name if precision in BY_LISTED else None
 
 
-def _least(values: Iterable[float | None]) -> float | None:
-    return min((value for value in values if value is not None), default=None)
-
-
-def _most(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
-
-
-def _sum(values: Sequence[Any]) -> Any:
+def _of_known(combine: Callable[[list[Any]], Any], values: Iterable[Any]) -> Any:
+    """Return the sum, the least or the largest of the values that are known, None without any."""
     known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    return combine(known) if known else None

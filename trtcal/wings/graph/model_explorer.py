@@ -46,12 +46,10 @@ class NodeData:
         """Return one graph's node data, without nodes of which the figure is not known."""
         known = {name: self.value(node) for name, node in nodes.items()}
         results = {name: {"value": value} for name, value in known.items() if value is not None}
-        if color := self.color:
-            return {
-                "results": {
-                    n: {**row, "bgColor": color(row["value"])} for n, row in results.items()
-                }
-            }
+        if self.color:
+            for row in results.values():
+                row["bgColor"] = self.color(row["value"])
+            return {"results": results}
         ends = (HIGH, LOW) if self.is_low_bad else (LOW, HIGH)
         gradient = [{"stop": stop, "bgColor": _colors()[name]} for stop, name in enumerate(ends)]
         return {"results": results, "gradient": gradient}

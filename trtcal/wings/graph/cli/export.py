@@ -34,13 +34,13 @@ class ExportOptions(JsonOptions):
     )
 
     def open(self) -> Figured:
-        """Return the first model of the source with its figures, and note which it is."""
+        """Return the model of the source with its figures, and note which it is."""
         from trtcal.wings.graph.figures import figured
 
-        every = figured(self.source, self.variant, self.target)
-        others = ", ".join(each.title for each in every[1:])
-        note(f"exported: {every[0].title}", *([f"not exported: {others}"] if others else []))
-        return every[0]
+        shown = figured(self.source, self.variant, self.target)
+        others = ", ".join(shown.others)
+        note(f"exported: {shown.title}", *([f"not exported: {others}"] if others else []))
+        return shown
 
 
 class ModelExplorer(

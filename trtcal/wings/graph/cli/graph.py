@@ -58,7 +58,7 @@ class Graph(JsonOptions, example="trtcal graph reports/digits -o graph.html"):
                 each[min(number, len(each) - 1)] if each else None
                 for each in (self.variant, self.target)
             )
-            yield figured(source, variant, target)[0]
+            yield figured(source, variant, target)
 
 
 command = Graph.command()

@@ -65,6 +65,7 @@ function paintOfNumber(value) {
 // ---- Text
 
 const precisionName = (word) => (word ? word.toUpperCase() : "");
+const valueText = (value, shown) => (shown.kind === "category" ? precisionName(value) : withUnit(value, shown));
 
 function figure(value) {
   const size = Math.abs(value);
@@ -167,7 +168,9 @@ function viewport() {
 
 function isCurrent() {
   const seen = viewport();
-  return area && area.stamp === stamp && area.isFar === isFar() && area.left <= seen.left && area.top <= seen.top && area.right >= seen.right && area.bottom >= seen.bottom
+  const isInside = area && area.left <= Math.max(seen.left, 0) && area.top <= Math.max(seen.top, 0)
+    && area.right >= Math.min(seen.right, scene.width) && area.bottom >= Math.min(seen.bottom, scene.height);
+  return isInside && area.stamp === stamp && area.isFar === isFar()
     && (area.isWhole || (seen.right - seen.left) * 4 > area.right - area.left);
 }
 
@@ -236,10 +239,11 @@ function drawMap(engine, items) {
 
 function drawItem(pane, item) {
   const drawing = shape("g", { class: item.isOpen ? "box frame" : "box", transform: `translate(${item.x} ${item.y})`, role: "button", tabindex: item === active ? 0 : -1 });
-  drawing.setAttribute("aria-label", spoken(pane.engine, item));
+  const about = spoken(pane.engine, item);
+  drawing.setAttribute("aria-label", about);
   if (!isNode(item)) drawing.setAttribute("aria-expanded", item.isOpen);
   drawing.classList.toggle("selected", item === selected);
-  drawing.append(shape("title", {}, spoken(pane.engine, item)));
+  drawing.append(shape("title", {}, about));
   drawing.append(...(item.isOpen ? drawFrame(item) : drawBox(pane.engine, item)));
   itemOf.set(drawing, item);
   return drawing;
@@ -310,6 +314,8 @@ function curve(points) {
   return `M${points[0]}${points.slice(1).map((point, at) => bend(points[at], point)).join("")}`;
 }
 
+const curveOf = (line) => (line.curve ??= curve(line.points));
+
 function head(points) {
   const [x, y] = points.at(-1);
   const back = y >= points.at(-2)[1] ? -7 : 7;
@@ -325,11 +331,11 @@ function drawLines(lines, isMap) {
     kinds.get(kind).push(line);
   }
   const drawn = [...kinds].flatMap(([kind, own]) => drawKind(kind, own, isMap));
-  return near.length ? [...drawn, shape("path", { class: "near", d: near.map(({ points }) => curve(points)).join("") })] : drawn;
+  return near.length ? [...drawn, shape("path", { class: "near", d: near.map(curveOf).join("") })] : drawn;
 }
 
 function drawKind(kind, lines, isMap) {
-  const path = shape("path", { class: `line dash-${PRECISIONS.includes(kind) || kind === "mixed" ? kind : "none"}`, d: lines.map(({ points }) => curve(points)).join("") });
+  const path = shape("path", { class: `line dash-${PRECISIONS.includes(kind) || kind === "mixed" ? kind : "none"}`, d: lines.map(curveOf).join("") });
   const heads = shape("path", { class: "heads", d: isMap ? "" : lines.filter(({ to }) => to !== OUTPUT).map(({ points }) => head(points)).join("") });
   for (const one of [path, heads]) one.style.setProperty("--tone", colourOf(kind));
   return [path, heads];
@@ -341,7 +347,7 @@ function drawKind(kind, lines, isMap) {
 function drawHull(css, nodesOf, lines, reach) {
   const own = new Set(nodesOf);
   const rects = nodesOf.map((node) => rectangle(node.x, node.y, node.width, node.height)).join("");
-  const links = lines.filter((line) => own.has(line.from) && own.has(line.to)).map(({ points }) => curve(points)).join("");
+  const links = lines.filter((line) => own.has(line.from) && own.has(line.to)).map(curveOf).join("");
   const layer = (kind, width) => [
     shape("path", { class: kind, d: rects, "stroke-width": width }),
     shape("path", { class: kind, d: links, "stroke-width": width, fill: "none" }),
@@ -431,7 +437,7 @@ function scale() {
 
 function lineKinds() {
   const kinds = new Set(graph.edges.map(([, , , precision]) => precision).filter(Boolean));
-  return [...PRECISIONS.filter((kind) => kinds.has(kind)), "mixed"].map((kind) => {
+  return [...PRECISIONS.filter((kind) => kinds.has(kind)), ...(kinds.size > 1 ? ["mixed"] : [])].map((kind) => {
     const path = shape("path", { d: "M0 8h30", class: `line dash-${kind}` });
     const drawn = shape("svg", { width: 30, height: 16, class: "lines", "aria-hidden": "true" }, path);
     path.style.setProperty("--tone", colourOf(kind));

@@ -205,18 +205,16 @@ function choose(item, isFocused = false) {
 // ---- Keyboard: a walk over the boxes
 
 // A line that leaves the block goes on in the block around it; one that comes from outside begins at the block itself.
-function along(item, isDown) {
-  if (isDown && item.isOpen) return item.children.find((child) => child.near.some(({ from }) => from === INPUT)) ?? item.children[0];
+function along(item, isDown, enters = item.isOpen) {
+  if (isDown && enters) return item.children.find((child) => child.near.some(({ from }) => from === INPUT)) ?? item.children[0];
   const [own, other] = isDown ? ["from", "to"] : ["to", "from"];
   const ends = item.near.filter((line) => line[own] === item).map((line) => line[other]);
   const inside = ends.filter((end) => end !== INPUT && end !== OUTPUT);
   inside.sort((a, b) => Math.abs(a.y - item.y) - Math.abs(b.y - item.y) || a.x - b.x);
   if (inside.length) return inside[0];
-  if (item.parent === root || !item.parent) return null;
-  return isDown ? next(item.parent) : item.parent;
+  if (item.parent === root) return null;
+  return isDown ? along(item.parent, true, false) : item.parent;
 }
-
-const next = (block) => along({ ...block, near: block.near.map((line) => ({ ...line, from: line.from === block ? block : line.from })), isOpen: false, parent: block.parent }, true);
 
 function beside(item, step) {
   const row = item.parent.children.filter((other) => other === item || (other.y < item.y + item.height && item.y < other.y + other.height));

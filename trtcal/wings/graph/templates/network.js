@@ -14,7 +14,7 @@ const SLICE_MS = 40;
 const DRAG_PX = 5;
 const SMALLEST_FIT = 0.1;
 const LEGIBLE = 0.8;
-const SUMMED = new Set(["ms", "bytes", "macs", "share", "findings"]);
+const SUMMED = new Set(["ms", "bytes", "macs", "share", "findings", "missed"]);
 const PRECISIONS = ["fp32", "tf32", "fp16", "bf16", "int8", "fp8", "int4", "nvfp4"];
 const STEPS = 12;
 

@@ -30,7 +30,13 @@ function cardOf(engine, node) {
   const { requested, built, missed } = engine.values;
   const isMissed = missed?.[node.id];
   const own = engine.layers.filter((layer) => layer.nodes.length > 1 && layer.nodes.includes(node.id));
-  const facts = [...(card?.facts ?? []), ...own.map(({ title, nodes: ids }) => ["Fused layer", `${title} (${plural(ids.length, "node")})`])];
+  const facts = [
+    ...overlays.map((shown) => [shown, engine.values[shown.key][node.id]])
+      .filter(([{ key }, value]) => value !== null && key !== "missed" && key !== "findings")
+      .map(([shown, value]) => [shown.title, valueText(value, shown)]),
+    ...(card?.facts ?? []).filter(([, value]) => !own.some(({ title }) => title === value)),
+    ...own.map(({ title, nodes: ids }) => ["Engine layer", `${title} (${plural(ids.length, "node")})`]),
+  ];
   return [
     ...(engines.length > 1 ? [element("h3", {}, engine.title)] : []),
     isMissed ? element("p", { className: "missed" }, `! Requested ${precisionName(requested?.[node.id]) || "otherwise"}, built ${precisionName(built?.[node.id]) || "otherwise"}`) : null,
@@ -162,7 +168,7 @@ function columns() {
   const shown = engines.length > 1 ? engines.flatMap((engine) => (overlay ? [[`${overlay.title}, ${engine.title}`, engine, overlay]] : [])) : overlays.map((one) => [one.title, engines[0], one]);
   return [
     { title: "Node", value: ({ name }) => name }, { title: "Operator", value: ({ op }) => op }, { title: "Output", value: (node) => node.shape },
-    ...shown.map(([title, engine, one]) => ({ title: one.unit ? `${title}, ${one.unit}` : title, isNumber: one.kind === "number", value: ({ id }) => engine.values[one.key][id] })),
+    ...shown.map(([title, engine, one]) => ({ title: one.unit ? `${title}, ${one.unit}` : title, isNumber: one.kind === "number", value: ({ id }) => (one.kind === "category" ? precisionName(engine.values[one.key][id]) || null : engine.values[one.key][id]) })),
   ];
 }
 
