@@ -46,7 +46,7 @@ with without_file(MATPLOTLIB):
     from matplotlib.transforms import IdentityTransform
 
 Style = dict[str, Any]
-"""How matplotlib draws something."""
+"""What matplotlib knows a line, a mark or a text by."""
 
 DPI = 72  # one unit of a drawing is one point
 NAMES_SHOWN = 12  # beyond this many points, labels are numbers
@@ -129,7 +129,7 @@ class Layout:
         return tidy(buffer.getvalue(), title, description, tooltips, name, reached)
 
 
-WIDE = Layout(720.0, 47.0, 705.0, 264.0, 36.0, 240.0, (240.0, 130.0), 3, 10.0, 8.5)
+WIDE = Layout(720.0, 52.0, 705.0, 280.0, 40.0, 240.0, (240.0, 140.0), 3, 12.0, 10.5)
 NARROW = Layout(331.0, 46.0, 322.0, 240.0, 44.0, 145.0, (331.0, 150.0), 1, 12.5, 12.0, "narrow-")
 LAYOUTS = (WIDE, NARROW)
 
