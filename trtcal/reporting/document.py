@@ -36,6 +36,7 @@ from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.manifest import LOG, Build
 from trtcal.evidence.times import layer_ms
 from trtcal.limits import BROKEN, overall
+from trtcal.metrics import COSTS, TIMES, metric_of
 from trtcal.model import Model, load_model
 from trtcal.ptq.artifact import optimized_fingerprint
 from trtcal.ranges import Calibration
@@ -87,7 +88,7 @@ def assemble_again(folder: Path, files: Sequence[str] = ()) -> Document:
     """Assemble the report on a run's folder, with what only the run knew: its history and costs.
 
     That is in the folder's report.json. It fits the same comparison and engines, to which others may
-    have been added; costs fit the same times too.
+    have been added; costs and changes of times fit the same times too.
     """
     document = assemble(folder, files)
     try:
@@ -98,11 +99,19 @@ def assemble_again(folder: Path, files: Sequence[str] = ()) -> Document:
     if before["comparison"] != document["comparison"] or not is_whole:
         return document
     measured, then = document["measured"], before["measured"]
-    changes, costs = ({key: then[key]} if key in then else {} for key in ("against", "costs"))
     timed = all(then.get(part) == measured[part] for part in ("variants", "machine"))
-    verdict = lowered(measured["verdict"], then.get("against"))
-    kept = {**measured, **changes, **(costs if timed else {}), "verdict": verdict}
-    return {**document, "measured": kept}
+    kept = {
+        key: then[key] for key in ("against", "costs") if key in then and (timed or key != "costs")
+    }
+    if kept.get("against") and not timed:
+        figures = [row for row in then["against"]["figures"] if not _is_timed(row["figure"])]
+        kept["against"] = {**then["against"], "figures": figures}
+    kept["verdict"] = lowered(measured["verdict"], kept.get("against"))
+    return {**document, "measured": {**measured, **kept}}
+
+
+def _is_timed(figure: str) -> bool:
+    return metric_of(figure).of in (TIMES, COSTS)
 
 
 def assembled(findings: Findings, measured: Sequence[Measured] = ()) -> Document:
