@@ -90,7 +90,7 @@ def compare_runs(
 def _comparable(before: Entry, after: Entry) -> Figures:
     """Return the figures of a run that another's are compared with, no cost in another currency.
 
-    Those of FP32 have the name that it has in the other run, whose model file may be called differently.
+    FP32 gets the name that it has in the other run, whose model file may be called differently.
     """
     reference, name = reference_of(before.figures), reference_of(after.figures)
 
