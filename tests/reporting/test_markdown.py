@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+import trtcal
 from tests.fixtures.commands import answer, succeed
 from tests.fixtures.examples import examples
 from tests.fixtures.tables import each
@@ -221,15 +222,15 @@ def test_a_report_made_again_keeps_that_fp32_fell(tmp_path, capsys, monkeypatch)
     folder = write_run(tmp_path / "run", result, build("a", {"conv": "int8"}))
     report = assemble(folder)
     assert report["measured"]["verdict"]["word"] == SHIP
-    fall = {"name": "digits: top-1", "variant": "digits", "figure": "top1", "unit": "%"}
-    fall |= {"before": 99.9, "now": 98.6, "change": -0.01, "better": False}
+    fall = "Top-1 of FP32 fell from 99.90 to 98.60 %."
     before = {"label": "run 1 of digits", "verdict": SHIP, "time": "2026-11-01", "digest": "d"}
-    against = {"run": before, "figures": [fall], "changed": [], "same": []}
-    report["measured"]["against"] = against
+    against = {"run": before, "figures": [], "changed": [], "same": [], "failing": None}
+    report["measured"]["against"] = {**against, "since": "the baseline", "worse": [fall]}
     write_document(folder / "report.json", seal(report))
     verdict = answer(capsys, "report", folder, "-o", "page.html")["measured"]["verdict"]
     assert verdict["word"] == WITH_CARE
-    assert "FP32 itself fell since run 1 of digits" in " ".join(verdict["reasons"])
+    assert verdict["reasons"][0] == f"Worse since run 1 of digits, the baseline: {fall}"
+    assert trtcal.report(folder).verdict.word == WITH_CARE
 
 
 def test_the_price_of_the_configuration_counts_and_the_json_has_the_cost(tmp_path, monkeypatch):

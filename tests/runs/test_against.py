@@ -184,3 +184,10 @@ def test_the_same_model_or_the_same_name_is_enough_and_another_is_not(history):
 def test_what_is_no_report_is_an_input_error(history):
     with fails(InputError, "measured"):
         against_last(history, {"digest": "sha256:x"})
+
+
+def test_fp32_is_matched_by_its_role_whatever_its_file_is_called(history):
+    history.record(measured_report(1, 493), "digits")
+    later = measured_report(2, 462, name="digits_v2")
+    against = against_last(history, later, "digits")
+    assert against["worse"] == ["Top-1 of FP32 fell from 98.60 to 92.40 %."]

@@ -76,7 +76,7 @@ def _document(
 ) -> Document:
     """Return the report with what its variants cost, at the price given here or in trtcal.toml."""
     from trtcal.documents import parsing
-    from trtcal.reporting.document import assemble, read_report
+    from trtcal.reporting.document import assemble_again, read_report
     from trtcal.runs.follower import completed, find, followers_of
 
     config = config_here()
@@ -87,30 +87,11 @@ def _document(
         config = replace(config, report=report, cost=cost)
     if measured and not run.is_dir():
         raise InputError("--measured needs the folder of a run", f"give the folder of {run}")
-    document = _kept(assemble(run, measured), run) if run.is_dir() else read_report(run)
+    document = assemble_again(run, measured) if run.is_dir() else read_report(run)
     is_priced = config.report.price_per_hour is not None or prices is not None
     if not is_priced and document["measured"].get("costs"):
         return document
     return parsing(run, lambda: completed(document, followers_of(config)))
-
-
-def _kept(document: Document, run: Path) -> Document:
-    """Return a report with what its run wrote into the report of the folder, if that fits."""
-    from trtcal.reporting.document import read_report
-    from trtcal.reporting.verdict import lowered
-
-    try:
-        before = read_report(run / "report.json")
-    except InputError:
-        return document
-    measured, then = document["measured"], before["measured"]
-    kept = {key: then[key] for key in ("against", "costs") if key in then}  # only a run fills them
-    same = all(before.get(part) == document[part] for part in ("comparison", "builds"))
-    timed = all(then.get(part) == measured[part] for part in ("variants", "machine"))
-    if not (same and timed):
-        return document
-    measured["verdict"] = lowered(measured["verdict"], kept.get("against"))
-    return {**document, "measured": {**measured, **kept}}
 
 
 def _write_markdown(options: Report, document: Document) -> None:

@@ -64,7 +64,7 @@ from trtcal.quantization import Plan, find_layers, plan_of, read_plan, tensors_t
 from trtcal.quantization import quantize as write_qdq
 from trtcal.quantization.qdq import QuantizedModel, asked_precisions, without_ranges
 from trtcal.ranges import Calibration, Parameters
-from trtcal.reporting.document import assemble
+from trtcal.reporting.document import assemble, assemble_again
 from trtcal.reporting.render import render, write_page
 from trtcal.runs.history import History
 
@@ -545,7 +545,7 @@ def report(
     'report'
     """
     if isinstance(source, (str, os.PathLike)):
-        document = assemble(Path(source))
+        document = assemble_again(Path(source))
     else:
         with Workplace() as folder:
             _collect(source if isinstance(source, Iterable) else [source], Path(folder))

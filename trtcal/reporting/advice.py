@@ -130,11 +130,9 @@ def finding_layers(document: Document) -> str | None:
     files = run_files(document)
     ranges = _ranges(document, files) if files else None
     judged = list(map(Judgement.from_document, document["measured"]["verdict"]["limits"]))
-    return (
-        None
-        if files is None or ranges is None
-        else _search(document, files, ranges, judged).command
-    )
+    if files is None or ranges is None:
+        return None
+    return _search(document, files, ranges, judged).command
 
 
 def measuring_layers(document: Document) -> str | None:

@@ -36,13 +36,14 @@ from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.manifest import LOG, Build
 from trtcal.evidence.times import layer_ms
 from trtcal.limits import BROKEN, overall
+from trtcal.metrics import COSTS, TIMES, metric_of
 from trtcal.model import Model, load_model
 from trtcal.ptq.artifact import optimized_fingerprint
 from trtcal.ranges import Calibration
 from trtcal.reporting.collect import LAYERS_KEPT, Findings, collect, models_in
 from trtcal.reporting.measured import Measured, read_measured, warned, with_engines, with_measured
 from trtcal.reporting.tensors import tensor_facts, wire
-from trtcal.reporting.verdict import judge, with_builds, without_comparison
+from trtcal.reporting.verdict import judge, lowered, with_builds, without_comparison
 
 REPORT_KIND = "report"
 VERSION = 4
@@ -83,6 +84,36 @@ def assemble(folder: Path, files: Sequence[str] = ()) -> Document:
     return assembled(with_engines(findings, measured), measured)
 
 
+def assemble_again(folder: Path, files: Sequence[str] = ()) -> Document:
+    """Assemble the report on a run's folder, with what only the run knew: its history and costs.
+
+    That is in the folder's report.json. It fits the same comparison and engines, to which others may
+    have been added; costs and changes of times fit the same times too.
+    """
+    document = assemble(folder, files)
+    try:
+        before = read_report(folder / "report.json")
+    except InputError:
+        return document
+    is_whole = all(build in document["builds"] for build in before["builds"])
+    if before["comparison"] != document["comparison"] or not is_whole:
+        return document
+    measured, then = document["measured"], before["measured"]
+    timed = all(then.get(part) == measured[part] for part in ("variants", "machine"))
+    kept = {
+        key: then[key] for key in ("against", "costs") if key in then and (timed or key != "costs")
+    }
+    if kept.get("against") and not timed:
+        figures = [row for row in then["against"]["figures"] if not _is_timed(row["figure"])]
+        kept["against"] = {**then["against"], "figures": figures}
+    kept["verdict"] = lowered(measured["verdict"], kept.get("against"))
+    return {**document, "measured": {**measured, **kept}}
+
+
+def _is_timed(figure: str) -> bool:
+    return metric_of(figure).of in (TIMES, COSTS)
+
+
 def assembled(findings: Findings, measured: Sequence[Measured] = ()) -> Document:
     """Return the sealed report on what was found; `InputError` if a document lacks a field."""
     return parsing(findings.folder, lambda: _assembled(findings, measured))
@@ -111,6 +142,7 @@ def _assembled(findings: Findings, measured: Sequence[Measured]) -> Document:
     optimized = [calibration for calibration in every if calibration.model in models]
     plans = [_known(plan.to_document(), PLANNED) for plan in findings.plans]
     cost = CostConfig.from_document(findings.run or {}).to_document()
+    known = findings.sensitivities
     body = {
         "kind": REPORT_KIND,
         "schema_version": VERSION,
@@ -124,11 +156,7 @@ def _assembled(findings: Findings, measured: Sequence[Measured]) -> Document:
         "optimizations": [*_optimizations(findings, optimized)],
         "plans": sorted(plans, key=itemgetter("digest")),
         **({"cost": cost} if cost else {}),
-        **(
-            {"sensitivities": [*map(_sensitivity, known)]}
-            if (known := findings.sensitivities)
-            else {}
-        ),
+        **({"sensitivities": [*map(_sensitivity, known)]} if known else {}),
         "measured": _measured(findings, measured),
     }
     plain: Document = json.loads(documents.canonical_json(body))

@@ -13,15 +13,12 @@ WIDE = frozenset({"W", "F"})
 LARGE = frozenset("MWmw@%&\u2026\u2014")
 MISSING = "\u2013"
 TIMES = "\u00d7"
-CHECK = "a check inside TensorRT failed"
 IN_CODE = (
-    (r'(?:Assertion failed: |\bcreator ).{0,300}?&& "([^"]{1,300}?)[.!]?"', r"\1"),
-    (r"Assertion failed: .{1,300}?(?=;| \(line|\. |\.?$)|\bAssertion .{1,300}? failed", CHECK),
     (r"[\w./\\~-]{1,200}\.(?:(?:cpp|cc|cu|hpp?)\b(?::+\w+)*|py:\d+):? ?", ""),
     (r" \(line \d+ of its log\)|\bIn function \w+: |(?<=: )\[\d+\] ", ""),
     (r"^([^:]{0,300}\b\d+ (?:[\w-]+ ){0,5}layers?\b.*?): .*$", r"\1."),
 )
-"""Patterns of assertions, files of code and lists of layers, and what replaces each in plain words."""
+"""Patterns of files of code and of lists of layers, and what replaces each in plain words."""
 
 
 def shorten(text: str, limit: int) -> str:

@@ -252,9 +252,8 @@ def _pays(speeds: Iterable[Speed], row: Row, fp16: Row | None) -> Iterator[Pays]
         on_cpu = speed.time.latency is not None and not speed.time.latency.is_gpu
         if fp16 is not None and speed.against == fp16.name and not on_cpu:
             answer, why, file = _answer_over(speed, row, fp16)
-            source = "" if speed.is_too_small else f" ({speed.time.source})"
-            where = f"On {speed.time.where}, {why}"
-            yield Pays(speed.time.target, answer, f"{where}: {speed.sentence}{source}.", file)
+            figures = "" if speed.is_too_small else f": {speed.sentence} ({speed.time.source})"
+            yield Pays(speed.time.target, answer, f"On {speed.time.where}, {why}{figures}.", file)
 
 
 def _answer_over(speed: Speed, row: Row, fp16: Row) -> tuple[str, str, str | None]:

@@ -11,7 +11,7 @@ from trtcal.documents import Document, parsing
 from trtcal.errors import InputError
 from trtcal.limits import Figure, Judgement, Limit
 from trtcal.metrics import COST, COSTS, HIGHER, OUTPUTS, TIMES, check_known, metric_of
-from trtcal.runs.figures import PRICED, Figures, width_of
+from trtcal.runs.figures import PRICED, Figures, reference_of, width_of
 from trtcal.runs.history import Entry, History, entry_of
 
 Width = Callable[[str, str], float]
@@ -75,23 +75,36 @@ def compare_runs(
 
     Those of the earlier run, which the history does not have, are taken to be as wide.
     """
-    inputs = changed_inputs(before, after)
+    inputs, figures = changed_inputs(before, after), _comparable(before, after)
     changed = [
         Changed(*key, value, now, is_noise=_is_noise(key[1], value, now, inputs, width(*key)))
-        for key, value in _comparable(before, after).items()
+        for key, value in figures.items()
         if (now := after.figures.get(key, value)) != value
     ]
-    first, second = ({key[0] for key in run.figures} for run in (before, after))
+    first, second = ({variant for variant, _ in each} for each in (figures, after.figures))
     changed.sort(key=lambda change: -abs(change.share or 1.0))
     only = tuple(sorted(first - second)), tuple(sorted(second - first))
     return RunDifference(before.number, after.number, tuple(changed), *only, inputs)
 
 
 def _comparable(before: Entry, after: Entry) -> Figures:
-    """Return the figures that may be held against those of another run: no cost in another currency."""
+    """Return the figures of a run that another's are compared with, no cost in another currency.
+
+    FP32 gets the name that it has in the other run, whose model file may be called differently.
+    """
+    reference, name = reference_of(before.figures), reference_of(after.figures)
+
+    def renamed(variant: str) -> str:
+        model, *target = variant.split(" for ", 1)
+        return " for ".join([name or model if model == reference else model, *target])
+
     prices = [run.digests.get(PRICED, "").split(",")[0].split() for run in (before, after)]
     is_one_currency = prices[0][1:] == prices[1][1:]
-    return {k: run for k, run in before.figures.items() if is_one_currency or k[1] != COST}
+    return {
+        (renamed(variant), figure): value
+        for (variant, figure), value in before.figures.items()
+        if is_one_currency or figure != COST
+    }
 
 
 def _is_noise(figure: str, before: float, after: float, inputs: Inputs, width: float) -> bool:

@@ -30,6 +30,13 @@ def figures_of_run(report: Document) -> Figures:
     return dict([*_of_rows(report), *_of_data(report), *_of_builds(report)])
 
 
+def reference_of(figures: Figures) -> str | None:
+    """Return the variant whose outputs have no error against FP32; None if that is not one."""
+    outputs = {variant for variant, figure in figures if metric_of(figure).of == OUTPUTS}
+    exact = outputs - {variant for variant, figure in figures if figure == SQNR}
+    return exact.pop() if len(exact) == 1 else None
+
+
 def _of_rows(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
     for row in report["comparison"]["rows"]:
         name, measured = row["name"], report["measured"]["variants"][row["name"]]
