@@ -34,34 +34,34 @@ HOUSE = [
 ]
 RANK = {room: rank for rank, rooms in enumerate(HOUSE) for room in rooms}
 CEILINGS = {
-    "core path": 51_200,
-    "core": 61_950,
+    "core path": 51_620,
+    "core": 62_620,
     "calibrators": 2_030,
     "__init__": 140,
     "errors": 130,
     "formats": 210,
     "metrics": 290,
     "extensions": 130,
-    "documents": 1_580,
+    "documents": 1_740,
     "stats": 460,
     "limits": 400,
-    "config": 970,
+    "config": 810,
     "scripts": 70,
-    "model": 5_160,
-    "data": 2_750,
-    "ranges": 190,
+    "model": 5_100,
+    "data": 2_790,
+    "ranges": 210,
     "quantization": 2_530,
-    "evidence": 8_400,
-    "backends": 4_590,
-    "calibration": 2_500,
-    "evaluate": 10_100,
-    "check": 1_780,
-    "ptq": 3_040,
-    "reporting": 3_540,
-    "runs": 3_010,
-    "pipeline": 2_100,
-    "cli": 6_220,
-    "wings": 14_200,
+    "evidence": 8_350,
+    "backends": 4_560,
+    "calibration": 2_490,
+    "evaluate": 10_200,
+    "check": 1_770,
+    "ptq": 3_030,
+    "reporting": 4_190,
+    "runs": 3_100,
+    "pipeline": 2_140,
+    "cli": 6_040,
+    "wings": 15_720,
 }
 """Lines of Python, at most 2 % above what stands. Who raises one says why, and lowers another.
 
@@ -72,6 +72,10 @@ Part 20 took 1,000 in the core for what a device measures (`evaluate`, `reportin
 `config`), and 5,650 in the wings: a device's worker, the way there, and files of other tools.
 Part 22 gave 150 back in the core: who runs once, who stops early and what is kept (`evaluate`,
 `backends`) is paid for by `model`, `evidence`, `runs`, `quantization` and others.
+Part 23 took 1,550 in the wings for the graph page and what opens in other viewers, and 640 in the
+core: charts that break an axis and place each label (`reporting`), how results look in a notebook
+(`documents` and a method in each room), what fell since the baseline (`runs`). Tables that became
+data (`config`, `model`, `evidence`, `cli`) paid for 500, code written twice for 150.
 """
 CORE_PATH = ("calibrate", "quantize", "build", "log", "compare", "report")
 
