@@ -179,9 +179,9 @@ def test_the_page_shows_the_interval_and_the_chart_of_the_target(tmp_path):
     result = replace(compared(*small), machine={"timed_on": "CPU"})
     page = render(assemble(write_run(tmp_path / "small", result)))
     assert "estimated latency" not in page
-    assert "<dd>9 kernels, launch time decides</dd>" in page
+    assert "<dd>only a measurement there can tell</dd>" in page
     assert ">too small to estimate</span>" in page
-    assert "fewer than two variants: the network is too small to estimate" in page
+    assert "fewer than two variants, because the network is too small to estimate" in page
     assert "Top-1 accuracy of each variant" in page
     assert "limit: FP32 \u2212 1 point" in page
 

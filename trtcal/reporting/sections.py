@@ -56,9 +56,7 @@ ENGINEER, MANAGER = "engineer", "manager"
 HAS_ISSUES = "data_check.issues or data_check.questions"
 SECTIONS = (
     Section("verdict", "summary", "Verdict"),
-    Section(
-        "chart", "summary", "Accuracy against latency", "Chart", "", "rows", "drawing.drawings"
-    ),
+    Section("chart", "summary", "Accuracy and latency", "Chart", "", "rows", "drawing.drawings"),
     Section("known", "summary", "Measured, estimated, not known", "Evidence"),
     Section("issues", "summary", "Calibration data", "Data", "", "data_check", HAS_ISSUES),
     Section("tests", "summary", "A/B tests", "A/B", needs="rows", shows="the_tests"),

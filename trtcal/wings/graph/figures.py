@@ -27,10 +27,11 @@ from trtcal.model.ops import MULTIPLIES, QDQ
 from trtcal.model.work import count_work
 from trtcal.quantization.coverage import kept_out, usual_sizes
 from trtcal.quantization.qdq import asked_precisions, quantization_record
-from trtcal.reporting.collect import Findings, collect, files_in
+from trtcal.reporting.collect import Findings, collect, files_in, models_in
 from trtcal.reporting.document import assembled, compared
 from trtcal.reporting.engines import TensorFacts, is_cpu
 from trtcal.reporting.tensors import wire
+from trtcal.reporting.views import gpu_targets
 from trtcal.runs.origin import RUN_FILE
 
 PREDICTED = "predicted for TensorRT on"
@@ -125,9 +126,10 @@ def figured(source: Path, variant: str | None = None, target: str | None = None)
 
 
 def figured_run(folder: Path, document: Document) -> Figured | None:
-    """Return the build of a report's verdict, of the run in `folder`, with the figures of its nodes.
+    """Return the variant of a report's verdict, of the run in `folder`, with the figures of its nodes.
 
-    Of the folder only the build and its model are read; None if one of them is not there.
+    Of the folder only the build and its model are read, or the model where nothing was built of it;
+    None if it is not there.
     """
     name, measured = document["measured"]["verdict"]["variant"], document["measured"]["builds"]
     builds = [build for build in document["builds"] if name in (None, build["model_name"])]
@@ -136,6 +138,11 @@ def figured_run(folder: Path, document: Document) -> Figured | None:
         if model := _model_beside(build):
             shown = uniquely_named(model), build, document, _shares(folder)
             return _Reader(_Variant(build.model_name, build.target, *shown)).figured()
+    rows = (document["comparison"] or {"rows": []})["rows"]
+    target = next(iter(gpu_targets(document)), DEFAULT_GPU)
+    for model in models_in(folder, {row["model"] for row in rows if row["name"] == name}).values():
+        shown = uniquely_named(model), None, document, _shares(folder)
+        return _Reader(_Variant(name, target, *shown)).figured()
     return None
 
 
@@ -157,7 +164,7 @@ def _variants(source: Path, target: str) -> Iterator[_Variant]:
 
 
 def _of_folder(findings: Findings, target: str) -> Iterator[_Variant]:
-    """Yield a folder's builds, then the variants that nothing was built of."""
+    """Yield a folder's builds, then the variants that nothing was built of; first the verdict's."""
     document = assembled(findings)
     models = {digest: uniquely_named(model) for digest, model in _models(findings).items()}
     if not models:
@@ -165,17 +172,22 @@ def _of_folder(findings: Findings, target: str) -> Iterator[_Variant]:
         raise InputError(f"{findings.folder} has no model of what was built or compared", hint)
     first = document["measured"]["verdict"]["variant"]
     shares = _shares(findings.folder)
-    built = sorted(
-        (build for build in findings.builds if build.model in models),
-        key=lambda build: (build.model_name != first, build.is_for_cpu, build.model_name),
-    )
-    for build in built:
-        model = models[build.model]
-        yield _Variant(build.model_name, build.target, model, build, document, shares)
-    with_engines = {build.model for build in built}
+    variants = [
+        _Variant(build.model_name, build.target, models[build.model], build, document, shares)
+        for build in findings.builds
+        if build.model in models
+    ]
+    with_engines = {variant.build.model for variant in variants if variant.build}
     for row in findings.comparison.rows if findings.comparison else ():
         if row.model in models and row.model not in with_engines:
-            yield _Variant(row.name, target, models[row.model], None, document, shares)
+            variants.append(_Variant(row.name, target, models[row.model], None, document, shares))
+
+    def order(variant: _Variant) -> tuple[bool, bool, bool, str]:
+        build = variant.build
+        is_for_cpu = build is not None and build.is_for_cpu
+        return variant.name != first, build is None, is_for_cpu, variant.name
+
+    yield from sorted(variants, key=order)
 
 
 def _models(findings: Findings) -> dict[str, Model]:
