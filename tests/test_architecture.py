@@ -43,7 +43,7 @@ CEILINGS = {
     "metrics": 290,
     "extensions": 130,
     "documents": 1_740,
-    "stats": 460,
+    "stats": 470,
     "limits": 400,
     "config": 810,
     "scripts": 70,

@@ -42,6 +42,12 @@ class _SciPy:
 scipy = _SciPy()
 
 
+def softmax(rows: Values) -> Values:
+    """Return scores of shape (rows, classes, ...) as shares of each row's classes, without SciPy."""
+    shares: Values = np.exp(rows - rows.max(axis=1, keepdims=True))
+    return shares / shares.sum(axis=1, keepdims=True)
+
+
 @dataclass(frozen=True)
 class Interval:
     """An estimate and its interval, 95 % unless another level was asked for."""

@@ -324,7 +324,7 @@ LIBRARIES = {
 @pytest.mark.parametrize(
     ("command", "needed", "own"),
     [
-        (["--help"], set(), 18),
+        (["--help"], set(), 19),
         (["quantize", "digits.onnx", "--precision", "int4", "-o", "q.onnx"], {"numpy", "onnx"}, 92),
         (
             ["calibrate", "digits.onnx", "--data", "data.npz"],

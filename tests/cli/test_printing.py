@@ -259,6 +259,7 @@ PRINTERS = {
     "backends/onnxruntime_worker.py": "a child process, whose parent writes its log",
     "backends/tensorrt_worker.py": "a child process, whose parent writes its log",
     "extensions.py": "a wing that cannot be loaded is a warning",
+    "reporting/pages.py": "a page of a wing that cannot be written is a warning",
     "model/checking.py": "a forked child gives up both streams",
     "runs/bundle/verifying.py": "runs alone on a device, and escapes what it prints",
     "wings/devices/worker/jobs.py": "a forked child, whose output is its job's log",

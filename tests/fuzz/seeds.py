@@ -26,6 +26,7 @@ from tests.fixtures.nsight import write_nsight
 from tests.fixtures.trtexec import log_text, output_json, times_json
 from tests.reporting.samples import build, comparison, improvement, write_improvement, write_run
 from tests.runs.runs import report
+from trtcal.calibration import observer
 from trtcal.calibration.accumulator import Checkpoint
 from trtcal.cli.main import run_command
 from trtcal.config import read_config
@@ -207,7 +208,7 @@ def _make(command: str) -> None:
 
 def _write_checkpoint(folder: Path) -> None:
     """Let a calibration leave what it counts while it is under way."""
-    with mock.patch.object(Checkpoint, "due", True), mock.patch.object(Checkpoint, "remove"):
+    with mock.patch.object(Checkpoint, "due", True), mock.patch.object(observer, "removing"):
         _make("calibrate digits.onnx --data data.npz --batch 4 --method minmax -o counted.json")
     (folder / "counted.json.unfinished").rename(folder / "calibration.json.unfinished")
 

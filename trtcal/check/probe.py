@@ -23,7 +23,7 @@ from trtcal.model.files import array_of, fits, stand_in
 from trtcal.model.graph import part_of
 from trtcal.model.ops import MULTIPLIES, Operators
 from trtcal.model.tensors import constants_of
-from trtcal.stats import scipy
+from trtcal.stats import softmax
 
 DRIVEN = 8  # samples by which it is judged how strongly the first layers are driven
 INPUT_BYTES = 1 << 21  # of samples run together: more are slower, and take more memory
@@ -251,7 +251,7 @@ def _response_of(scores: Array | None, misfit: float | None) -> Response:
         return Response(None, None, None, None, None, None, misfit)
     logits = _logits(scores.astype(np.float64))
     lead = logits.max(1) - logits.mean(1)
-    shares = np.asarray(scipy.special.softmax(logits, axis=1))
+    shares = softmax(logits)
     logs = np.log(np.maximum(shares, TINY))
     others = np.log(np.maximum(shares.mean(0), TINY))
     sharpness, entropy = lead / (logits.std(1) + TINY), -(shares * logs).sum(1)

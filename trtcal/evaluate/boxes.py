@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trtcal.evaluate.per_sample import Array, Values
-from trtcal.stats import scipy
+from trtcal.stats import softmax
 
 SCORE = 0.25  # from which on a box counts; that of the usual deployments
 OVERLAP = 0.5  # intersection over union from which on two boxes are one
@@ -145,7 +145,7 @@ class Decoder:
     def _shares(self, scores: Values) -> Values:
         """Return the scores of cells in 0..1, without those of the background."""
         if self.score == "softmax":
-            scores = np.asarray(scipy.special.softmax(scores, axis=1))
+            scores = softmax(scores)
         elif self.score == "sigmoid":
             scores = 1 / (1 + np.exp(-scores))
         if self.background is not None:
@@ -425,7 +425,7 @@ def _score_of(outputs: Mapping[str, Array], roles: Mapping[str, str]) -> dict[st
         is_sum = rows.shape[1] > 1 and bool((np.abs(rows.sum(1) - 1) <= SUM_TOLERANCE).all())
         return {"background": int(rows.mean(0).argmax())} if is_sum else {}
     if (rows.max(1) > 0).mean() > 0.5:
-        background = int(scipy.special.softmax(rows, axis=1).mean(0).argmax())
+        background = int(softmax(rows).mean(0).argmax())
         return {"score": "softmax", "background": background}
     return {"score": "sigmoid"}
 

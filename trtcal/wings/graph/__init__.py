@@ -10,7 +10,7 @@ from trtcal.extensions import Command
 COMMANDS = (
     Command(
         "graph",
-        "Write a page that shows the network with what is known of each node.",
+        "Show the network as a graph, with the figures of each node.",
         "trtcal.wings.graph.cli.graph",
         "Build, and see what was built",
     ),

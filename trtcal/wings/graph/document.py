@@ -46,7 +46,9 @@ def graph_document(shown: Sequence[Figured], report: str | None = None) -> Docum
     first = shown[0]
     if len(first.model.proto.graph.node) > MOST_NODES:
         what = f"{first.title} has more than {MOST_NODES:,} nodes"
-        raise InputError(what, "cut the part out that counts: `trtcal prepare --to TENSOR`")
+        raise InputError(
+            what, "cut the part out that counts: `trtcal prepare MODEL --outputs TENSOR`"
+        )
     drawn = draw(first.model)
     for other in shown[1:]:
         _check_same(first, other)
