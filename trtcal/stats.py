@@ -44,8 +44,9 @@ scipy = _SciPy()
 
 def softmax(rows: Values) -> Values:
     """Return scores of shape (rows, classes, ...) as shares of each row's classes, without SciPy."""
-    shares: Values = np.exp(rows - rows.max(axis=1, keepdims=True))
-    return shares / shares.sum(axis=1, keepdims=True)
+    powers: Values = np.exp(rows - rows.max(axis=1, keepdims=True))
+    shares: Values = powers / powers.sum(axis=1, keepdims=True)
+    return shares
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,14 @@ def judged(*rows, builds=(), limits=SPEED):
     return judge(comparison(*rows, limits=limits), builds)
 
 
+@each("figures, says", [(GOOD, True), (OPEN, False), (BAD, False)])
+def test_fp16_is_named_where_it_holds_what_every_variant_breaks(figures, says):
+    fp16 = replace(row("fp16", figures), is_alternative=True)
+    verdict = judged(row("a", BAD), fp16, limits=DROP)
+    assert verdict.word == DO_NOT
+    assert verdict.sentence.endswith("FP16 (fp16) holds the limits.") == says
+
+
 def test_the_fastest_of_those_that_hold_is_taken_if_speed_is_judged():
     slow = row("slow", GOOD, latency(1.0, 2.0))
     fast = row("fast", accuracy(10, 2), latency(0.5, 4.0))

@@ -22,7 +22,7 @@ from trtcal.errors import InputError, some
 from trtcal.evaluate.comparison import Comparison, Row, unjudged
 from trtcal.evaluate.overflow import as_text, low_risks
 from trtcal.evaluate.target_times import Speed, best_known, speed_of
-from trtcal.evaluate.variant_limits import judge_variants, time_for
+from trtcal.evaluate.variant_limits import is_compared, judge_row, judge_variants, time_for
 from trtcal.evidence.diagnosis.failure import ends_build, line_of
 from trtcal.evidence.explanations import Explanation, explain
 from trtcal.evidence.findings import Finding
@@ -343,7 +343,18 @@ def _answer(comparison: Comparison, best: _Judged, has_warnings: bool) -> tuple[
         return WITH_CARE if has_warnings else SHIP, sentence
     if best.state == UNDECIDED:
         return INCONCLUSIVE, _undecided_sentence(best)
-    return DO_NOT, _broken_sentence(best, is_only=len(comparison.candidates) == 1)
+    sentence = _broken_sentence(best, is_only=len(comparison.candidates) == 1)
+    return DO_NOT, f"{sentence}{_fp16_instead(comparison, best)}"
+
+
+def _fp16_instead(comparison: Comparison, best: _Judged) -> str:
+    """Return a sentence where FP16 holds the limits that variants are judged by, else nothing."""
+    reference, fp16 = comparison.rows[0], comparison.alternative
+    limits = [judgement.limit for judgement in best.limits if is_compared(judgement.limit)]
+    if fp16 is None or any(finding.cost.risk == "high" for finding in fp16.findings):
+        return ""
+    judged = _Judged(fp16, judge_row(limits, fp16, reference))
+    return f" FP16 ({fp16.name}) holds the limits." if judged.state == HOLDS else ""
 
 
 def _holding_sentence(reference: Row, row: Row, judges_speed: bool) -> str:
