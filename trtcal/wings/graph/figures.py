@@ -133,16 +133,18 @@ def figured_run(folder: Path, document: Document) -> Figured | None:
     """
     name, measured = document["measured"]["verdict"]["variant"], document["measured"]["builds"]
     builds = [build for build in document["builds"] if name in (None, build["model_name"])]
+    shares = _shares(folder)
     for known in sorted(builds, key=is_cpu):
         build = read_build(folder / measured[known["digest"]]["where"])
         if model := _model_beside(build):
-            shown = uniquely_named(model), build, document, _shares(folder)
-            return _Reader(_Variant(build.model_name, build.target, *shown)).figured()
+            own = uniquely_named(model)
+            variant = _Variant(build.model_name, build.target, own, build, document, shares)
+            return _Reader(variant).figured()
     rows = (document["comparison"] or {"rows": []})["rows"]
     target = next(iter(gpu_targets(document)), DEFAULT_GPU)
     for model in models_in(folder, {row["model"] for row in rows if row["name"] == name}).values():
-        shown = uniquely_named(model), None, document, _shares(folder)
-        return _Reader(_Variant(name, target, *shown)).figured()
+        variant = _Variant(name, target, uniquely_named(model), None, document, shares)
+        return _Reader(variant).figured()
     return None
 
 
