@@ -57,7 +57,7 @@ def test_what_costs_most_is_first_and_what_costs_nothing_last(tmp_path, figures,
 
 def test_a_layer_is_chosen_by_its_part_at_the_outputs_and_not_by_its_own_sqnr(tmp_path):
     page = render(assemble(write(tmp_path)))
-    assert "Deciding causes about 60 % of the error at the outputs (estimated" in page
+    assert "The layer deciding causes about 60 % of the error at the outputs (estimated" in page
     assert "hurts" not in page
 
 
@@ -69,7 +69,7 @@ def test_measured_sensitivities_come_before_estimates_and_say_what_a_layer_bring
     folder = write(tmp_path)
     write_document(folder / "sensitivity.json", document)
     page = render(assemble(folder))
-    assert "Measured causes 50 % of the error at the outputs (measured)" in page
+    assert "The layer measured causes 50 % of the error at the outputs (measured)" in page
     assert "if it alone stays in float, SQNR rises by 3.0 dB" in page
     write_document(folder / "sensitivity.json", document | {"calibration": "sha256:other"})
     assert "deciding" in steps(folder)
