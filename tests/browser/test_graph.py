@@ -153,13 +153,13 @@ def test_search_and_table(viewer: Viewer, large):
 def test_unfolding_stops_at_a_limit_and_only_what_is_seen_is_in_the_page(viewer: Viewer, large):
     with viewer.open(large) as opened:
         page = opened.page
+        page.emulate_media(reduced_motion="reduce")
         page.get_by_role("button", name="Unfold all").click()
         page.locator("#count", has_text="at most").wait_for()
-        page.wait_for_timeout(400)  # while the view moves
+        page.locator(".box").first.wait_for()
         assert 0 < page.locator(".box").count() < 200
         page.get_by_role("button", name="Fit").click()
-        for _ in range(8):
-            page.get_by_role("button", name="Zoom out").click()
+        page.get_by_role("button", name="Zoom out").click(click_count=8)
         page.locator(".map path").nth(1).wait_for(state="attached")
         assert page.locator(".box").count() < 10
 
