@@ -38,7 +38,7 @@ def _page(context: click.Context) -> str:
     text = _section(context, "#")
     text += "".join(_section(inner, "##") for inner in _inner(context, is_deep=True))
     return (
-        f"{text}**See also:** [{title}](../../{page.name}), and "
+        f"{text}**See also:** [{title}](../../{page.relative_to('docs').as_posix()}), and "
         "[Exit statuses](../exit-statuses.md) for what the command's end says.\n"
     )
 
