@@ -26,6 +26,14 @@ def find_browser() -> str | None:
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
+def required_browser() -> str:
+    """Return the path of a browser; without one the test is skipped, or fails where CI requires it."""
+    path = find_browser()
+    if path is None and os.environ.get("BROWSER_REQUIRED"):
+        pytest.fail(f"none of {', '.join(NAMES)} is installed")
+    return path or pytest.skip("no Chromium here: these tests look at pages in one (chromium)")
+
+
 @dataclass
 class Opened:
     """A page in the browser, with everything that it asked for or complained about."""
@@ -71,11 +79,7 @@ class Viewer:
 # Not for the whole session: while Playwright runs, its thread has a running event loop.
 @pytest.fixture(scope="package")
 def viewer() -> Iterator[Viewer]:
-    path = find_browser()
-    if path is None and os.environ.get("BROWSER_REQUIRED"):
-        pytest.fail(f"none of {', '.join(NAMES)} is installed")
-    if path is None:
-        pytest.skip("no Chromium here: these tests look at the pages in one (Debian: chromium)")
+    path = required_browser()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path)
         yield Viewer(browser)

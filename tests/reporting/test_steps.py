@@ -6,6 +6,8 @@ from tests.fixtures.tables import each
 from tests.reporting.samples import accuracy, build, comparison, row, write_run
 from trtcal.documents import write_document
 from trtcal.evaluate.layerwise import LayerFigure, Layerwise
+from trtcal.evaluate.metrics import Loss
+from trtcal.evaluate.search.sensitivity import Sensitivities, Sensitivity
 from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, write_diagnosis
 from trtcal.evidence.findings import Cost, Finding
 from trtcal.quantization.plan import Plan, write_plan
@@ -62,10 +64,9 @@ def test_a_layer_is_chosen_by_its_part_at_the_outputs_and_not_by_its_own_sqnr(tm
 
 
 def test_measured_sensitivities_come_before_estimates_and_say_what_a_layer_brings(tmp_path):
-    loss = {"noise": 0.01, "kl": 0.2}
-    layer = {"layer": "measured", "share": 0.1, "left": {"noise": 0.005, "kl": 0.1}}
-    document = {"kind": "sensitivity", "schema_version": 1, "calibration": "sha256:c"}
-    document |= {"measure": "kl", "whole": loss, "layers": [layer]}
+    whole, half = Loss(8, 0.01, kl=0.2), Loss(8, 0.005, kl=0.1)
+    layer = Sensitivity("measured", "Conv", half, half, whole)
+    document = Sensitivities((layer,), whole).to_document({"calibration": "sha256:c"})
     folder = write(tmp_path)
     write_document(folder / "sensitivity.json", document)
     page = render(assemble(folder))

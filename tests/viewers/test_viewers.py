@@ -12,7 +12,7 @@ from urllib.request import urlopen
 import pytest
 
 import trtcal
-from tests.browser.conftest import find_browser
+from tests.browser.conftest import required_browser
 from trtcal.wings.graph.figures import figured
 from trtcal.wings.graph.model_explorer import export_model_explorer
 from trtcal.wings.graph.netron import export_netron
@@ -70,7 +70,7 @@ def served(program, *words):
 
 @pytest.fixture
 def browser():
-    path = find_browser() or pytest.skip("no Chromium here")
+    path = required_browser()
     playwright = missing("playwright.sync_api")
     with playwright.sync_playwright() as driver:
         shown = driver.chromium.launch(executable_path=path, args=[*GPU])

@@ -51,7 +51,6 @@ class Report(JsonOptions, example="trtcal report reports/digits -o digits.html")
     )
 
     def _run(self) -> None:
-        from trtcal.reporting.pages import pages_of, write_pages
         from trtcal.reporting.render import check_page, write_page
 
         output = self.output or PAGE
@@ -61,9 +60,7 @@ class Report(JsonOptions, example="trtcal report reports/digits -o digits.html")
         if self.as_markdown:
             _write_markdown(self, document)
             return
-        is_folder = self.run.is_dir()
-        pages = write_pages(self.run, output, document) if is_folder else pages_of(self.run, output)
-        document = write_page(output, document, self.run, pages)
+        document = write_page(output, document, self.run)
         verdict = document["measured"]["verdict"]
         self.present(document, lambda: say(f"{verdict['word']}: {verdict['sentence']}"), output)
 

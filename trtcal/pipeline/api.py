@@ -544,15 +544,17 @@ def report(
     >>> report([calibration, comparison]).document["kind"]
     'report'
     """
+    folder: Path | None = None
     if isinstance(source, (str, os.PathLike)):
-        document = assemble_again(Path(source))
+        folder = Path(source)
+        document = assemble_again(folder)
     else:
-        with Workplace() as folder:
-            _collect(source if isinstance(source, Iterable) else [source], Path(folder))
-            document = assemble(Path(folder))
+        with Workplace() as place:
+            _collect(source if isinstance(source, Iterable) else [source], Path(place))
+            document = assemble(Path(place))
             document["measured"]["folder"] = "session"
     if output is not None:
-        document = write_page(Path(output), document)
+        document = write_page(Path(output), document, folder)
     return Report(document, render(document), None if output is None else Path(output))
 
 

@@ -24,7 +24,6 @@ from trtcal.model.loaders import source_of
 from trtcal.pipeline import stages
 from trtcal.pipeline.inputs import Inputs, open_inputs
 from trtcal.pipeline.journal import Journal, Say
-from trtcal.reporting.pages import write_pages
 from trtcal.reporting.render import write_page
 from trtcal.runs.follower import follower_kinds, followers_of
 from trtcal.runs.history import History
@@ -166,8 +165,7 @@ def run_stages(inputs: Inputs, journal: Journal, command: str, history: History 
     with journal.step("report", "report.json") as record:
         document = stages.report_document(journal, inputs.config, history)
         page = journal.folder / "report.html"
-        pages = write_pages(journal.folder, page, document)
-        record(str(write_page(page, document, pages=pages)["digest"]))
+        record(str(write_page(page, document, journal.folder)["digest"]))
     journal.origin.write(journal.folder, command)
     return document
 

@@ -16,11 +16,18 @@ def page_beside(report: Path, name: str) -> Path:
     )
 
 
-def write_pages(folder: Path, report: Path, document: Document) -> dict[str, str]:
-    """Write what extensions show of the run in a folder beside its report; return name -> file.
+def pages_beside(source: Path | None, report: Path, document: Document) -> dict[str, str]:
+    """Return the pages beside a report by name, of a run's folder after they were written.
 
-    A page that cannot be written is a warning: it fails no run.
+    `source` is that folder, or the JSON that is rendered again; without one there are none.
     """
+    if source is None:
+        return {}
+    return _written(source, report, document) if source.is_dir() else _known(source, report)
+
+
+def _written(folder: Path, report: Path, document: Document) -> dict[str, str]:
+    """Write what extensions show of the run in a folder; a page that fails is but a warning."""
     files = {}
     for name, page_of in load_all(PAGES).items():
         try:
@@ -35,8 +42,8 @@ def write_pages(folder: Path, report: Path, document: Document) -> dict[str, str
     return files
 
 
-def pages_of(source: Path, output: Path) -> dict[str, str]:
-    """Return the pages beside a report's JSON by name, none if its page goes to another folder."""
+def _known(source: Path, output: Path) -> dict[str, str]:
+    """Return the pages beside a report's JSON, none if its page goes to another folder."""
     if source.resolve().parent != output.resolve().parent:
         return {}
     files = {name: page_beside(source.with_suffix(".html"), name) for name in entry_points(PAGES)}

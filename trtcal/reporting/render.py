@@ -22,6 +22,7 @@ from trtcal.documents import Document, digest_bytes, parsing, together, write_do
 from trtcal.errors import InputError
 from trtcal.reporting import text, views
 from trtcal.reporting.charts import LAYOUTS, draw_histograms
+from trtcal.reporting.pages import pages_beside
 from trtcal.reporting.sections import SECTIONS, TEMPLATES, body_of, environment
 from trtcal.reporting.tensors import drawn_tensors
 
@@ -100,20 +101,16 @@ def check_page(output: Path) -> None:
         raise InputError(f"the JSON of the report would overwrite {output}", hint)
 
 
-def write_page(
-    output: Path,
-    document: Document,
-    source: Path | None = None,
-    pages: Mapping[str, str] = MappingProxyType({}),
-) -> Document:
+def write_page(output: Path, document: Document, source: Path | None = None) -> Document:
     """Write a report document as HTML to `output` and as JSON beside it; return it.
 
-    `pages` beside it get links. `InputError`, which names the `source`, if it lacks a field.
+    `source` is the run's folder, whose other pages are written beside it, or a JSON that is rendered
+    again. `InputError`, which names it, if the document lacks a field.
     """
     check_page(output)
-    page = parsing(source or output, lambda: _checked_render(document, pages))
     with together():
-        write_text(output, page)
+        pages = pages_beside(source, output, document)
+        write_text(output, parsing(source or output, lambda: _checked_render(document, pages)))
         return write_document(output.with_suffix(".json"), document)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from trtcal.data import Dataset
 from trtcal.data.dataset import whole_batches
-from trtcal.documents import Document
+from trtcal.documents import Document, from_fields
 from trtcal.documents.overview import Columns, Overview, Shown
 from trtcal.errors import InputError, __version__, some
 from trtcal.evaluate.caches import EvaluationCache
@@ -22,6 +22,7 @@ from trtcal.ranges import Calibration
 
 SAMPLES = 64
 NAMES = {"kl": "KL", "noise": "noise"}
+LOSSES = ("alone", "left", "whole")
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,22 @@ class Sensitivity(Shown):
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form."""
-        losses = {name: getattr(self, name).to_document() for name in ("alone", "left", "whole")}
+        losses = {name: getattr(self, name).to_document() for name in LOSSES}
         return {"layer": self.layer, "op": self.op, **losses}
+
+
+def shares_in(document: Document, key: str = "layers") -> dict[str, float]:
+    """Return each layer's part of the loss of all INT8, from a document with sensitivities at `key`.
+
+    Layers whose loss is infinite are left out.
+    """
+    shares, measure = dict[str, float](), str(document["measure"])
+    for row in document[key]:
+        if all(row[name]["noise"] is not None for name in LOSSES):
+            losses = {name: from_fields(Loss, row[name]) for name in LOSSES}
+            layer = Sensitivity(row["layer"], row["op"], **losses)
+            shares[layer.layer] = layer.share(measure) / (layer.whole.of(measure) or 1.0)
+    return shares
 
 
 @dataclass(frozen=True)

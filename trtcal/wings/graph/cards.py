@@ -67,8 +67,8 @@ class Cards:
         if document is None or row is None:
             record = quantization_record(self.shown.model.proto)
             return ["quantize", "MODEL.onnx", "--calibration", "CALIBRATION.json"] if record else []
-        made = [each["command"] for each in made_by(document, [{**row, "number": 0}])]
-        words = shlex.split(made[0])[1:-2] if made else []  # without what it writes
+        commands = [each["command"] for each in made_by(document, [{**row, "number": 0}])]
+        words = shlex.split(commands[0])[1:-2] if commands else []  # without what it writes
         if files := advice.run_files(document):
             stages = document["measured"]["run"]["stages"]
             known = {each["output"]: f"{files['folder']}/{each['output']}" for each in stages}

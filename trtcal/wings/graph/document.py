@@ -100,8 +100,8 @@ def _common(drawn: Drawn, other: Drawn) -> Iterator[Edge]:
 
 def _subtitle(drawn: Drawn, first: Figured) -> str:
     nodes = text.count(len(drawn.numbers), "node")
-    made = "layers of the engine" if first.build else "layers that TensorRT is expected to make"
-    return f"{nodes}, {len(first.layers):,} {made}" if first.layers else nodes
+    what = "layers of the engine" if first.build else "layers that TensorRT is expected to make"
+    return f"{nodes}, {len(first.layers):,} {what}" if first.layers else nodes
 
 
 def _visible(names: Iterable[str]) -> list[str]:

@@ -9,10 +9,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from trtcal.documents import Document, from_fields, parsing, read_json
+from trtcal.documents import Document, parsing, read_json
 from trtcal.errors import InputError, some
-from trtcal.evaluate.metrics import Loss
-from trtcal.evaluate.search.sensitivity import Sensitivity
+from trtcal.evaluate.search.sensitivity import shares_in
 from trtcal.evidence.gpus import DEFAULT_GPU, Target, datasheet_of, find_target
 from trtcal.evidence.layers.layer import UNKNOWN, Layer, LayersByNode
 from trtcal.evidence.layers.outcomes import Outcome
@@ -112,7 +111,7 @@ def figured(source: Path, variant: str | None = None, target: str | None = None)
     Of several it is that of the run's verdict, rather built for a GPU than for a CPU. `InputError` if
     there is no model, or none of this name or for this target.
     """
-    variants = list(_variants(source, target or DEFAULT_GPU))
+    variants = list(_variants(source, target))
     chosen = [
         each
         for each in variants
@@ -120,8 +119,8 @@ def figured(source: Path, variant: str | None = None, target: str | None = None)
     ]
     if not chosen:
         known = some(list(dict.fromkeys(each.title for each in variants)))
-        asked = " for ".join(filter(None, (variant, target)))
-        raise InputError(f"{source} has no {asked}", f"it has {known}")
+        name = " for ".join(filter(None, (variant, target)))
+        raise InputError(f"{source} has no {name}", f"it has {known}")
     return _Reader(chosen[0]).figured(tuple(each.title for each in chosen[1:]))
 
 
@@ -141,17 +140,22 @@ def figured_run(folder: Path, document: Document) -> Figured | None:
             variant = _Variant(build.model_name, build.target, own, build, document, shares)
             return _Reader(variant).figured()
     rows = (document["comparison"] or {"rows": []})["rows"]
-    target = next(iter(gpu_targets(document)), DEFAULT_GPU)
+    target = _target_of(document)
     for model in models_in(folder, {row["model"] for row in rows if row["name"] == name}).values():
         variant = _Variant(name, target, uniquely_named(model), None, document, shares)
         return _Reader(variant).figured()
     return None
 
 
-def _variants(source: Path, target: str) -> Iterator[_Variant]:
+def _target_of(document: Document) -> str:
+    """Return what the layers of models without a build are predicted for: the run's first GPU."""
+    return next(iter(gpu_targets(document)), DEFAULT_GPU)
+
+
+def _variants(source: Path, target: str | None) -> Iterator[_Variant]:
     if is_model(source):
         model = uniquely_named(load_model(source))
-        yield _Variant(model.name, target, model)
+        yield _Variant(model.name, target or DEFAULT_GPU, model)
     elif source.is_dir():
         run = source.resolve().parent.parent
         is_of_run = is_build_folder(source) and (run / RUN_FILE).is_file()
@@ -165,7 +169,7 @@ def _variants(source: Path, target: str) -> Iterator[_Variant]:
         raise InputError(f"{source} is neither a model nor a folder", hint)
 
 
-def _of_folder(findings: Findings, target: str) -> Iterator[_Variant]:
+def _of_folder(findings: Findings, target: str | None) -> Iterator[_Variant]:
     """Yield a folder's builds, then the variants that nothing was built of; first the verdict's."""
     document = assembled(findings)
     models = {digest: uniquely_named(model) for digest, model in _models(findings).items()}
@@ -182,7 +186,8 @@ def _of_folder(findings: Findings, target: str) -> Iterator[_Variant]:
     with_engines = {variant.build.model for variant in variants if variant.build}
     for row in findings.comparison.rows if findings.comparison else ():
         if row.model in models and row.model not in with_engines:
-            variants.append(_Variant(row.name, target, models[row.model], None, document, shares))
+            known = target or _target_of(document), models[row.model], None, document, shares
+            variants.append(_Variant(row.name, *known))
 
     def order(variant: _Variant) -> tuple[bool, bool, bool, str]:
         build = variant.build
@@ -220,25 +225,11 @@ def _shares(folder: Path) -> dict[str, float]:
         document = read_json(path)
         kind = document.get("kind") if isinstance(document, dict) else None
         if kind in MEASURED:
-            shares |= parsing(path, partial(_shares_in, document, MEASURED[kind]))
+            shares |= parsing(path, partial(shares_in, document, MEASURED[kind]))
     return shares
 
 
 MEASURED = {"search": "sensitivities", "sensitivity": "layers"}
-
-
-def _shares_in(document: Document, key: str) -> dict[str, float]:
-    """Return the shares of a document, without layers whose loss is infinite."""
-    shares, measure = dict[str, float](), str(document["measure"])
-    for row in document[key]:
-        if all(row[name]["noise"] is not None for name in LOSSES):
-            losses = {name: from_fields(Loss, row[name]) for name in LOSSES}
-            layer = Sensitivity(row["layer"], row["op"], **losses)
-            shares[layer.layer] = layer.share(measure) / (layer.whole.of(measure) or 1.0)
-    return shares
-
-
-LOSSES = ("alone", "left", "whole")
 
 
 class _Reader:
@@ -261,7 +252,7 @@ class _Reader:
         self.index = LayersByNode(self.layers)
         self.wiring = wire(self.proto, self.operators)
         self.kept_out = kept_out(record)
-        self.asked = asked_precisions(self.proto)
+        self.requested = asked_precisions(self.proto)
         self.outcomes = {each.node: each for each in self.build.outcomes} if self.build else {}
         self.main = dict(self._main_nodes())
         document = variant.document or {"comparison": None, "measured": {}}
@@ -317,7 +308,7 @@ class _Reader:
         return NodeFigures(
             node=node,
             op=self.operators[node],
-            requested=outcome.asked if outcome else self.asked.get(node),
+            requested=outcome.asked if outcome else self.requested.get(node),
             built=_built(outcome, layer),
             why=(outcome and outcome.reason) or self.kept_out.get(node),
             loss_db=_of_known(min, map(facts.sqnr, tensors)) if facts else None,
