@@ -79,7 +79,8 @@ STYLE: Any = {
     "legend.labelcolor": MUTED,
     **{f"axes.spines.{side}": False for side in ("top", "left", "right")},
     **{f"{axis}tick.color": MUTED for axis in "xy"},
-    **{f"{axis}tick.major.size": 0 for axis in "xy"},
+    "xtick.bottom": False,
+    "ytick.left": False,
     **{f"{axis}tick.major.pad": 6 for axis in "xy"},
 }
 
@@ -370,7 +371,9 @@ def _keys(known: Sequence[tuple[Point, float]]) -> dict[str, Style]:
 def accuracy_of_each(chart: Chart, layout: Layout = WIDE) -> Drawing:
     """Return the drawing of accuracy alone: a row for each variant, the best first."""
     font, row, axis = layout.font, 2.1 * layout.font, chart.axis
-    order = sorted(chart.points, key=lambda point: -_upper(point))
+    order = sorted(
+        chart.points, key=lambda each: (each.accuracy is not None, -(each.accuracy or 0))
+    )
     frame = Box(layout.names, 2.2 * font, layout.width - VALUES, 2.2 * font + row * len(order))
     with layout.drawing():
         axes = _axes_in(layout.figure(frame.top + layout.head + 1.5 * font), frame)
@@ -392,10 +395,6 @@ def accuracy_of_each(chart: Chart, layout: Layout = WIDE) -> Drawing:
         texts = (f"{chart.measure} of each variant", description)
         source = layout.saved(axes.figure, "chart", *texts, tooltips=tooltips)
     return Drawing(source, bool(axis.breaks))
-
-
-def _upper(point: Point) -> float:
-    return float("inf") if point.accuracy is None else point.accuracy
 
 
 def _draw_limit(axes: Axes, value: float, text: str, layout: Layout) -> None:
@@ -428,7 +427,9 @@ def _fitting(text: str, room: float) -> str:
 def _axes_in(figure: Figure, frame: Box) -> Axes:
     size = figure.bbox.size
     low, high = np.divide(frame[:2], size), np.divide(frame[2:], size)
-    return figure.add_axes((*low, *(high - low)))
+    axes = figure.add_axes((*low, *(high - low)))
+    axes.patch.set_visible(False)  # the page is its background
+    return axes
 
 
 def _set_axis(axes: Axes, axis: Axis, font: float, *, is_up: bool = False) -> list[Line]:
@@ -554,7 +555,7 @@ def _draw_histogram(
         axes.axvline(min(row["amax"], top), **_style_of(methods.index(row["method"])))
     axes.set(xlim=(0.0, top * 1.02), ylim=(0.0, float(bars.max()) * 1.05 or 1.0), yticks=[])
     axes.set_xticks([0.0, top / 2, top], [figure_text(each) for each in (0.0, top / 2, top)])
-    axes.tick_params(labelsize=size, length=2)
+    axes.tick_params(labelsize=size)
     name = shorten(visible(tensor["name"]), NAME_LENGTH)
     _write(axes, (axes.bbox.x0, axes.bbox.y1 + 9), name, fontsize=size + 0.5)
 

@@ -11,19 +11,21 @@ from trtcal.extensions import PAGES, ExtensionWarning, entry_points, load_all
 
 def page_beside(report: Path, name: str) -> Path:
     """Return the file of a page: `graph.html` beside `report.html`, `a-graph.html` beside `a.html`."""
-    return report.with_name(
-        f"{name}.html" if report.stem == "report" else f"{report.stem}-{name}.html"
-    )
+    start = "" if report.stem == "report" else f"{report.stem}-"
+    return report.with_name(f"{start}{name}.html")
 
 
 def pages_beside(source: Path | None, report: Path, document: Document) -> dict[str, str]:
     """Return the pages beside a report by name, of a run's folder after they were written.
 
-    `source` is that folder, or the JSON that is rendered again; without one there are none.
+    `source` is that folder, or the JSON that is rendered again, whose pages lie in its own folder.
     """
-    if source is None:
+    if source is not None and source.is_dir():
+        return _written(source, report, document)
+    if source is None or source.resolve().parent != report.resolve().parent:
         return {}
-    return _written(source, report, document) if source.is_dir() else _known(source, report)
+    files = {name: page_beside(source.with_suffix(".html"), name) for name in entry_points(PAGES)}
+    return {name: file.name for name, file in files.items() if file.is_file()}
 
 
 def _written(folder: Path, report: Path, document: Document) -> dict[str, str]:
@@ -40,11 +42,3 @@ def _written(folder: Path, report: Path, document: Document) -> dict[str, str]:
             write_text(page_beside(report, name), page)
             files[name] = page_beside(report, name).name
     return files
-
-
-def _known(source: Path, output: Path) -> dict[str, str]:
-    """Return the pages beside a report's JSON, none if its page goes to another folder."""
-    if source.resolve().parent != output.resolve().parent:
-        return {}
-    files = {name: page_beside(source.with_suffix(".html"), name) for name in entry_points(PAGES)}
-    return {name: file.name for name, file in files.items() if file.is_file()}

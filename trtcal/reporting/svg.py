@@ -57,6 +57,7 @@ def tidy(
         _plain_attributes(element)
     _let_symbols_inherit(root)
     _keep_ids(root, set(tooltips))
+    _dissolve_groups(root)
     for element in list(root.iter()):
         if text := tooltips.get(element.get("id", "")):
             _insert(element, 0, "title", text)
@@ -108,6 +109,14 @@ def _declarations(style: str) -> Iterator[tuple[str, str]]:
             yield name, value.removesuffix("px")
         elif name and name not in FONTS and (name, value) not in DEFAULTS:
             yield name, value
+
+
+def _dissolve_groups(parent: ET.Element) -> None:
+    """Put what plain groups hold in their place: matplotlib nests several around each mark."""
+    for place, child in reversed([*enumerate(parent)]):
+        _dissolve_groups(child)
+        if child.tag == f"{{{SVG}}}g" and not child.attrib:
+            parent[place : place + 1] = list(child)
 
 
 def _keep_ids(root: ET.Element, named: set[str]) -> None:

@@ -12,6 +12,12 @@ for (const point of document.querySelectorAll(".chart [id*=point-]")) {
   point.addEventListener("focus", show);
 }
 
+// The name of a node opens it in the graph beside the report.
+for (const cell of document.querySelectorAll("[data-graph] tbody th")) {
+  const page = cell.closest("table").dataset.graph, name = cell.firstChild.data;
+  cell.firstChild.replaceWith(make("a", { href: `${page}#node=${encodeURIComponent(name)}` }, name));
+}
+
 // A small histogram in every row that names a tensor; it opens a large one beneath.
 const { methods, tensors } = JSON.parse(document.getElementById("tensors").textContent);
 const WIDTH = 400, HEIGHT = 100;
