@@ -6,26 +6,24 @@ written, and no kernel decides.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from benchmarks.accuracy_networks import FILES, SAMPLES
 from trtcal.backends.sessions import Array, open_session, run_session
 from trtcal.data import Dataset, batch_for, open_dataset
-from trtcal.errors import InputError
 from trtcal.evaluate.mean_precision import PrecisionCollector, mean_precision
 from trtcal.evaluate.tasks import find_task
 from trtcal.model import Model, load_model
-from trtcal.model.files import opset_of
-from trtcal.model.pairs import check_pairs
+from trtcal.model.ops import QDQ
 
 BATCH = 16
+CONSTANT = "Constant"
 Outputs = list[list[Array]]
 
 
@@ -93,12 +91,10 @@ class Test:
             [dict(zip(names, batch, strict=True)) for batch in each]
             for each in (self.reference, outputs)
         ]
-        labels = self.dataset.labels
-        assert labels is not None
-        size = len(self.reference[0][0])
+        labels, size, done = np.asarray(self.dataset.labels), len(self.reference[0][0]), 0
         task = find_task(named[0][0], size, tasks="detection", labels=labels[:size])
-        collector, done = PrecisionCollector.of(task), 0
-        assert collector is not None
+        (decoder,) = (output.decoder for output in task.outputs if output.decoder is not None)
+        collector = PrecisionCollector(decoder)
         for both in zip(*named, strict=True):
             size = len(both[0][names[0]])
             collector.add(both, size, labels[done : done + size], np.ones(size, bool))
@@ -135,24 +131,17 @@ def sqnr_db(reference: Array, actual: Array) -> float | None:
 
 
 def refusal(path: Path) -> str:
-    """Return why TensorRT refuses the Q/DQ of a file, "" if it takes them."""
-    proto = onnx.load(path)
-    try:
-        check_pairs(proto, path, opset_of(proto))
-    except InputError as error:
-        return _short(str(error))
-    return "int32 is dequantized" if _dequantizes_int32(proto.graph) else ""
-
-
-def _dequantizes_int32(graph: onnx.GraphProto) -> bool:
-    wide = {each.name for each in graph.initializer if each.data_type == TensorProto.INT32}
-    return any(
-        node.op_type == "DequantizeLinear" and node.input[0] in wide for node in graph.node
-    )
-
-
-def _short(message: str, words: Sequence[str] = ("zero point", "type ")) -> str:
-    """Return the reason in an error of `check_pairs` without the node and the file."""
-    if words[0] in message:
-        return "zero points other than 0"
-    return message.partition("values of ")[2].partition(",")[0] or message[:80]
+    """Return why TensorRT refuses the Q/DQ of a file, "" if it takes them: int8, zero points of 0."""
+    graph = onnx.load(path).graph
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    tensors |= {
+        node.output[0]: node.attribute[0].t for node in graph.node if node.op_type == CONSTANT
+    }
+    reasons = set()
+    for node in (node for node in graph.node if node.op_type in QDQ):
+        known = [tensors[name] for name in (node.input[0], *node.input[2:]) if name in tensors]
+        kinds = {TensorProto.DataType.Name(each.data_type).lower() for each in known}
+        reasons |= kinds & {"uint8", "int32", "uint16", "int16"}
+        if any(numpy_helper.to_array(each).any() for each in known if each.name in node.input[2:]):
+            reasons.add("zero points other than 0")
+    return " and ".join(sorted(reasons))

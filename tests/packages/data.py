@@ -38,7 +38,7 @@ PHOTOGRAPHS = (
 WORDS = (
     "the quick brown fox jumps over lazy dog invoice total amount 1984 street Number name Date "
     "42.50 Tel: café order PAGE report Q3 revenue"
-).split()
+)
 TEXT = (
     b"The quick brown fox jumps over the lazy dog.\nfor i in range(10):\n    print(i)\n<html><body>"
     * 40
@@ -89,7 +89,7 @@ def line(rng: np.random.Generator, height: int, width: int) -> Array:
     picture = Image.new("RGB", (width, height), paper)
     font = ImageFont.load_default(size=int(height * rng.uniform(0.4, 0.8)))
     place = int(rng.integers(0, 12)), int(rng.integers(0, 8))
-    words = " ".join(rng.choice(WORDS, rng.integers(1, 5)))
+    words = " ".join(rng.choice(WORDS.split(), rng.integers(1, 5)))
     ImageDraw.Draw(picture).text(place, words, fill=ink, font=font)
     noisy = np.asarray(picture, np.float32) + rng.normal(0, 6, (height, width, 3))
     return noisy.transpose(2, 0, 1).astype(np.float32)
