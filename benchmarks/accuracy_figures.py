@@ -77,7 +77,7 @@ class Test:
 
     def _db(self, outputs: Outputs) -> list[float | None]:
         """Return the SQNR of each float output on the first samples, in dB."""
-        pairs = zip(_joined(self.reference), _joined(outputs), strict=True)
+        pairs = zip(joined(self.reference), joined(outputs), strict=True)
         return [sqnr_db(*pair) for pair in pairs if pair[0].dtype.kind == "f"]
 
     def _top1(self, outputs: Outputs) -> float:
@@ -110,7 +110,7 @@ def outputs_of(proto: onnx.ModelProto, model: Model, dataset: Dataset) -> Output
     return [run_session(session, None, feeds) for feeds in batches]
 
 
-def _joined(outputs: Outputs) -> list[Array]:
+def joined(outputs: Outputs) -> list[Array]:
     """Return each output's values of the first samples, whatever its samples are along."""
     done, kept = 0, []
     for batch in outputs:

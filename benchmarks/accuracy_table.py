@@ -31,7 +31,7 @@ from benchmarks.accuracy_figures import Test, refusal
 from benchmarks.accuracy_networks import FILES, ROOT, digest_of, subjects
 from benchmarks.accuracy_page import write_page
 from benchmarks.accuracy_rows import OURS, PEERS, Row, is_known, keep, read_results
-from benchmarks.peers import TRTCAL, Cost, run
+from benchmarks.peers import TRTCAL, Cost, run, version_in
 
 LIMIT_S = 900
 
@@ -87,14 +87,6 @@ def python_of(method: str, pythons: Sequence[str]) -> str | None:
         return sys.executable
     package = PEERS[method].package
     return next((each for each in pythons if version_in(each, package)), None)
-
-
-@cache
-def version_in(python: str, package: str) -> str:
-    """Return the version of a package in a Python, "" if it cannot be imported."""
-    code = f"import {package}; print({package}.__version__)"
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True)  # noqa: S603
-    return "" if done.returncode else done.stdout.split()[-1]
 
 
 def tool_of(method: str, python: str) -> str:

@@ -25,15 +25,8 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-ROWS = """
-import sys
-import numpy as np
-def rows(data, ranks):
-    of = {name: np.load(data)[name] for name in ranks}
-    of = {k: v[:, None] if 0 < v.ndim == ranks[k] else v for k, v in of.items()}
-    for row in range(max(map(len, filter(np.ndim, of.values())))):
-        yield {name: value[row] if value.ndim else value for name, value in of.items()}
-"""
+from benchmarks.peers import MODELOPT, NNCF, ORT, ROWS
+
 BARE = f"""{ROWS}
 import time, onnxruntime
 session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
@@ -42,37 +35,6 @@ for row in rows(sys.argv[2], {{value.name: len(value.shape) for value in session
     session.run(None, row)
     count += 1
 print(f"bare inference of {{count}} samples: {{time.perf_counter() - started:.2f}} s")
-"""
-ORT = f"""{ROWS}
-import onnx
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
-model, data, names, out = sys.argv[1:]
-inputs = onnx.load(model, load_external_data=False).graph.input
-class Reader(CalibrationDataReader):
-    def __init__(self):
-        self.rows = rows(data, {{v.name: len(v.type.tensor_type.shape.dim) for v in inputs}})
-    def get_next(self):
-        return next(self.rows, None)
-quantize_static(model, out + "/ort.onnx", Reader(), quant_format=QuantFormat.QDQ,
-    per_channel=True, activation_type=QuantType.QInt8, weight_type=QuantType.QInt8)
-"""
-NNCF = f"""{ROWS}
-import nncf, openvino as ov
-model, data, names, out, *kind = sys.argv[1:]
-read = ov.Core().read_model(model)
-feeds = list(rows(data, {{value.any_name: len(value.partial_shape) for value in read.inputs}}))
-quantized = nncf.quantize(read, nncf.Dataset(feeds), subset_size=len(feeds),
-    model_type=nncf.ModelType(kind[0]) if any(kind) else None)
-ov.save_model(quantized, out + "/nncf.xml", compress_to_fp16=False)
-"""
-MODELOPT = """
-import sys
-import numpy as np
-from modelopt.onnx.quantization import quantize
-model, data, names, out, precision, method = (sys.argv[1:] + ["int8", "max"])[:6]
-quantize(model, quantize_mode=precision, calibration_method=method, dq_only=True,
-    calibration_data={name: np.load(data)[name] for name in names.split(",")},
-    calibration_eps=["cpu"], high_precision_dtype="fp32", output_path=out + "/modelopt.onnx")
 """
 PEERS = {"NNCF": ("nncf", NNCF), "ModelOpt max": ("modelopt", MODELOPT)}
 PEERS |= {"ORT MinMax": ("onnxruntime.quantization", ORT)}
@@ -104,12 +66,11 @@ known = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_in
 print(f"# {describe_machine()}, instructions: {' '.join(known)}")
 """
 CUT = """
-import sys, numpy as np, onnxruntime
+import sys, numpy as np
 model, first, last, out = sys.argv[1:]
 data = np.load(model[:-5] + ".npz")
 cut = slice(int(first) or None, int(last) or None)
 np.savez(out, **{name: data[name][cut] if data[name].ndim else data[name] for name in data.files})
-print(*(value.name for value in onnxruntime.InferenceSession(model).get_inputs()), sep=",")
 """
 COUNT = """
 import sys, pathlib, onnx
@@ -199,7 +160,7 @@ def tools(command: str, options: argparse.Namespace, arrays: bool) -> dict[str, 
         for name, (module, code) in PEERS.items():
             known = [str(python), "-c", f"import {module}"]
             if name not in chosen and not subprocess.run(known, capture_output=True).returncode:  # noqa: S603
-                chosen[name] = Tool((str(python), "-c", code), ("{model} {data} {names} {out}",))
+                chosen[name] = Tool((str(python), "-c", code), ("{model} {data} {out}",))
     return chosen
 
 
@@ -236,7 +197,6 @@ def write_paths(options: argparse.Namespace, name: str, count: int, folder: Path
     """Write the samples that calibrate and that test; return where all is that commands need."""
     model, toml = options.folder / f"{name}.onnx", options.folder / f"{name}.toml"
     data, test = folder / "data.npz", folder / "test.npz"
-    names = ""
     images = sorted((options.folder / name).glob("*.jpg"))
     if images:
         data, test = folder / "data", folder / "test"
@@ -245,10 +205,10 @@ def write_paths(options: argparse.Namespace, name: str, count: int, folder: Path
             for path in chosen:
                 shutil.copy(path, target)
     else:
-        names = run_here(CUT, model, 0, count, data)
+        run_here(CUT, model, 0, count, data)
         run_here(CUT, model, -options.test, 0, test)
     config = f"--config {toml}" if toml.exists() else ""
-    paths = {"model": str(model), "data": str(data), "test": str(test), "names": names}
+    paths = {"model": str(model), "data": str(data), "test": str(test)}
     paths |= {"toml": config, "method": options.method}
     for word, command, code in (("large", "report", LARGE), ("history", "dashboard", HISTORY)):
         paths[word] = str(folder / word)

@@ -1,7 +1,7 @@
 """What `quantize --improve` gains: accuracy, time and memory, with each optimization on and off.
 
     python -m benchmarks.improve MODEL --calibration NPZ --test DATA [--subsets N]
-        [--optimizations] [--target TARGET] [--peers PYTHON ...]
+        [--optimizations] [--target TARGET]
 
 All lines use the same calibration samples, none the test samples. First one line each for FP32, plain
 `percentile`, `--improve fast` and `best`: top-1 (%), agreement with FP32's top-1 (%), SQNR of the
@@ -15,83 +15,68 @@ with its standard error, which is that of the subsets alone: the test samples ar
 With --optimizations each optimization alone after the ranges, and all without each one that was kept.
 With --target what TensorRT-RTX makes of `percentile`, `fast` and `best` for it, a line below each:
 heavy nodes asked in INT8, those that it gives, kernels, layers, and megabytes that they read and write.
-With --peers, in each Python given: NNCF's default, if it has nncf and openvino (for transformers
-its own settings), and ModelOpt's `max` and `entropy`, if it has modelopt; time and memory are those
-of the peer's process, with its imports.
+Other quantizers beside it: `python -m benchmarks.accuracy_table --peers`.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
 
-from benchmarks.accuracy import BATCH, infer, judge
-from benchmarks.costs import MODELOPT, NNCF
 from benchmarks.int8_speed import describe_machine
+from benchmarks.peers import TRTCAL, Cost, run
 from benchmarks.placement import BACKEND, figures
 from trtcal.backends.building import build
+from trtcal.backends.lowering import lower
 from trtcal.backends.options import BuildOptions
-from trtcal.backends.sessions import Array
+from trtcal.backends.sessions import Array, open_session, run_session
 from trtcal.data import Dataset, batch_for, open_dataset
-from trtcal.evaluate.accuracy import Accuracy
+from trtcal.data.dataset import Labels
+from trtcal.evaluate.accuracy import Accuracy, AccuracyMeter
+from trtcal.evaluate.tasks import find_task
 from trtcal.model import Model, load_model
 from trtcal.ptq.improver import improve
 from trtcal.ptq.optimizations import OPTIMIZATIONS, ImproveOptions
 from trtcal.quantization import prepare
 
-# Linux counts what the parent had into a child's ru_maxrss, so the child reads its own peak.
-PEAK = """
-import pathlib
-lines = pathlib.Path("/proc/self/status").read_text().splitlines()
-print(*[line for line in lines if line.startswith("VmHWM")])
-"""
-CHILD = f"""
-import sys
-from trtcal.cli.main import run_command
-status = run_command(sys.argv[1:])
-{PEAK}
-sys.exit(status)
-"""
-RUN_OPENVINO = """
-import sys
-import numpy as np, openvino as ov
-path, data, out = sys.argv[1:]
-model = ov.Core().compile_model(path, "CPU")
-of = dict(np.load(data))
-rows = ({name: of[name][i:i + 1] for name in of} for i in range(len(next(iter(of.values())))))
-np.save(out, np.concatenate([model(row)[0] for row in rows]))
-"""
+LIMIT_S = 3600
+BATCH = 32
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What a process took."""
-
-    seconds: float
-    peak_mb: float
+def infer(proto: onnx.ModelProto, dataset: Dataset, batch: int) -> list[list[Array]]:
+    """Return the outputs of every batch."""
+    session = open_session(lower(proto))
+    return [run_session(session, None, feeds) for feeds in dataset.batches(batch)]
 
 
-def run(python: str, code: str, arguments: list[str], folder: Path) -> Cost | None:
-    """Run code in a process of its own; None if it failed."""
-    started = time.perf_counter()
-    command = [python, "-c", code, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)  # noqa: S603
-    seconds = time.perf_counter() - started
-    peaks = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("VmHWM")]
-    if done.returncode or not peaks:
-        print(f"# failed: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+def judge(reference: list[list[Array]], said: list[list[Array]], labels: Labels | None) -> Accuracy:
+    """Return the figures of a candidate's outputs."""
+    names = [f"output {i}" for i in range(len(reference[0]))]
+    first = dict(zip(names, reference[0], strict=True))
+    task, done = find_task(first, len(reference[0][0])), 0
+    meter = AccuracyMeter(task)
+    for expected, outputs in zip(reference, said, strict=True):
+        size = len(expected[0])
+        rows = [task.rows(dict(zip(names, one, strict=True)), size) for one in (expected, outputs)]
+        meter.update(rows[0], rows[1], None if labels is None else labels[done : done + size])
+        done += size
+    return meter.result()
+
+
+def measured(arguments: list[str], folder: Path) -> Cost | None:
+    """Run a command of trtcal; None if it failed."""
+    cost = run(sys.executable, TRTCAL, arguments, folder, LIMIT_S)
+    if isinstance(cost, str):
+        print(f"# failed: {cost}", file=sys.stderr)
         return None
-    return Cost(seconds, int(peaks[0]) / 1024)
+    return cost
 
 
 class Bench:
@@ -107,12 +92,6 @@ class Bench:
     def batch(self) -> int:
         """Samples run together."""
         return batch_for(self.model, BATCH)
-
-    @property
-    def _is_transformer(self) -> bool:
-        """Whether it is a transformer, for which NNCF has settings of its own."""
-        ops = {node.op_type for node in self.model.proto.graph.node}
-        return {"LayerNormalization", "Softmax", "MatMul"} <= ops
 
     def judged(self, proto: onnx.ModelProto) -> Accuracy:
         """Return a quantized model's figures."""
@@ -139,14 +118,14 @@ class Bench:
         made = folder / "int8.onnx"
         ranges = str(folder / "calibration.json")
         arguments = ["calibrate", given, "--data", data, "--method", "percentile", "-o", ranges]
-        plain = run(sys.executable, CHILD, arguments, folder)
+        plain = measured(arguments, folder)
         quantized = ["quantize", given, "--calibration", ranges, "-o", str(made)]
-        if run(sys.executable, CHILD, quantized, folder):
+        if measured(quantized, folder):
             self.show("percentile", self.judged(onnx.load(made)), plain, plain)
             self.build(made)
         for effort in ("fast", "best"):
             arguments = ["quantize", given, "--improve", effort, "--data", data, "-o", str(made)]
-            if cost := run(sys.executable, CHILD, arguments, folder):
+            if cost := measured(arguments, folder):
                 self.show(f"--improve {effort}", self.judged(onnx.load(made)), cost, plain)
                 self.build(made)
 
@@ -191,33 +170,6 @@ class Bench:
             print(f"{label:44}nothing to do", flush=True)
         return kept
 
-    def peer(self, python: str, folder: Path) -> None:
-        """Print what other quantizers make of the same samples."""
-        names = ",".join(one.name for one in self.model.inputs)
-        paths = (self.model.path.resolve(), self.calibration.resolve())
-        files = [*map(str, paths), names, str(folder)]
-        kind = "transformer" if self._is_transformer else ""
-        if cost := run(python, NNCF + PEAK, [*files, kind], folder):
-            self.show("NNCF", self._by_openvino(python, folder), cost)
-        for method in ("max", "entropy"):
-            if cost := run(python, MODELOPT + PEAK, [*files, "int8", method], folder):
-                made = onnx.load(folder / "modelopt.onnx")
-                self.show(f"ModelOpt {method}", self.judged(made), cost)
-
-    def _by_openvino(self, python: str, folder: Path) -> Accuracy:
-        """Return NNCF's figures, run by OpenVINO, for whose kernels it is made."""
-        given = [dict(one) for one in self.test.batches(self.batch)]
-        feeds = {name: np.concatenate([one[name] for one in given]) for name in given[0]}
-        np.savez(folder / "test.npz", **feeds)  # type: ignore[arg-type]  # its stub says bool
-        arguments = [str(folder / one) for one in ("nncf.xml", "test.npz")]
-        out = str(folder / "said.npy")
-        run(python, RUN_OPENVINO + PEAK, [*arguments, out], folder)
-        said, done, outputs = np.load(out), 0, list[list[Array]]()
-        for batch in self.reference:
-            outputs.append([said[done : done + len(batch[0])]])
-            done += len(batch[0])
-        return judge(self.reference, outputs, self.test.labels)
-
 
 def part(data: Path, number: int, subsets: int, folder: Path) -> Path:
     """Write every subsets-th sample, from the number-th on, into a file of its own."""
@@ -242,7 +194,6 @@ def main() -> None:
     parser.add_argument("--subsets", type=int, default=1)
     parser.add_argument("--optimizations", action="store_true")
     parser.add_argument("--target")
-    parser.add_argument("--peers", nargs="*", default=[])
     options = parser.parse_args()
     model = load_model(options.model)
     test = open_dataset(options.test, model)
@@ -256,8 +207,6 @@ def main() -> None:
             if options.subsets > 1:
                 bench.calibration = part(options.calibration, subset, options.subsets, Path(name))
             bench.commands(Path(name))
-            for python in options.peers:
-                bench.peer(python, Path(name))
             if options.optimizations:
                 bench.optimizations()
     if options.subsets > 1:

@@ -13,6 +13,7 @@ import subprocess
 import threading
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 PEAK = """
@@ -37,6 +38,7 @@ def rows(data, ranks):
         yield {name: value[row] if value.ndim else value for name, value in of.items()}
 """
 READER = f"""{ROWS}
+import pathlib
 import onnx
 from onnxruntime.quantization import CalibrationDataReader
 model, data, out, *settings = sys.argv[1:]
@@ -62,6 +64,7 @@ quantize_static(out + "/ready.onnx", out + "/quantized.onnx", Reader(),
     activation_type=QuantType.QInt8, weight_type=QuantType.QInt8,
     calibrate_method=CalibrationMethod[settings[0] if settings else "MinMax"],
     extra_options={{"ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False}})
+pathlib.Path(out, "ready.onnx").unlink()
 {PEAK}"""
 NNCF = f"""{READER}
 import nncf
@@ -82,6 +85,8 @@ precision, method = (settings + ["int8", "max"][len(settings):])[:2]
 quantize(out + "/given.onnx", quantize_mode=precision, calibration_method=method, dq_only=True,
     calibration_data_reader=Reader(), calibration_eps=["cpu"], high_precision_dtype="fp32",
     output_path=out + "/quantized.onnx")
+for path in pathlib.Path(out).glob("given*"):
+    path.unlink()
 {PEAK}"""
 MEMORY = 12 * 2**30
 """Bytes that a process may have: a quantizer that keeps all activations can take a machine's."""
@@ -121,6 +126,14 @@ def run(python: str, code: str, arguments: list[str], folder: Path, limit_s: flo
         late = f"no result after {limit_s:.0f} s" if seconds >= limit_s else ""
         return late or _reason(lines) or f"exit status {process.returncode}"
     return Cost(seconds, used.ru_utime + used.ru_stime, int(peaks[0]) * 1024 / 1e6)
+
+
+@cache
+def version_in(python: str, package: str) -> str:
+    """Return the version of a package in a Python, "" if it cannot be imported."""
+    code = f"import {package}; print({package}.__version__)"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True)  # noqa: S603
+    return "" if done.returncode else done.stdout.split()[-1]
 
 
 def _reason(lines: list[str]) -> str:

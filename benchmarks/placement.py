@@ -1,6 +1,6 @@
 """Where Q/DQ stand and what the compiler makes of them: trtcal beside other quantizers, in one run.
 
-    python -m benchmarks.placement [--targets sm86,sm89,sm120] [--zoo] [--peers] [name ...]
+    python -m benchmarks.placement [--targets sm86,sm89,sm120] [--zoo] [--peers PYTHON ...] [name ...]
 
 Builds every network with TensorRT-RTX and prints one line a network, target and tool: heavy nodes
 asked in INT8, those that the compiler gives, kernels of the engine (layers that read or write), all
@@ -10,30 +10,27 @@ were left, with the reason, and nodes of which the report says other than a seco
 Networks are five `light_*` topologies, and with --zoo the tests' graphs.
 
 With --peers also ONNX Runtime's quantizer, with the settings that TensorRT accepts, and NVIDIA
-ModelOpt's, if it is installed. All begin with the model as trtcal prepares it, and wherever they
-quantize a tensor that has a range of trtcal's, they are given that range.
+ModelOpt's, in the Pythons that have them. All begin with the model as trtcal prepares it, and wherever
+they quantize a tensor that has a range of trtcal's, they are given that range.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib.util
-import sys
+import itertools
+import os
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from onnxruntime.quantization import CalibrationMethod, quantize_static
 
-from benchmarks.accuracy import TENSORRT_ACCEPTS, Reader, first_samples, judge
+from benchmarks.accuracy_figures import joined, sqnr_db
 from benchmarks.networks import NETWORKS, light_network, random_images
+from benchmarks.peers import MODELOPT, ORT, run, version_in
 from tests.backends.listing import precisions
 from tests.fixtures.zoo import ZOO
 from trtcal.backends.building import build
@@ -50,6 +47,8 @@ from trtcal.ranges import Calibration
 
 TARGETS = "sm86,sm89,sm120"
 BACKEND = TensorRTRTX()
+PEERS = {"onnxruntime": ("onnxruntime", ORT), "modelopt": ("modelopt", MODELOPT)}
+LIMIT_S = 900
 
 
 @dataclass(frozen=True)
@@ -99,59 +98,21 @@ def subject(name: str, model: Model, samples: dict[str, Array], folder: Path) ->
     return Subject(name, prepared, dataset, calibrate(seen, "minmax"))
 
 
-def candidates(network: Subject, folder: Path, peers: bool) -> Iterator[Candidate]:
+def candidates(network: Subject, folder: Path, pythons: list[str]) -> Iterator[Candidate]:
     """Yield the network quantized by every tool."""
     ours = quantize(network.prepared, network.calibration)
     yield Candidate("trtcal", ours.proto, ours.skipped)
     given = folder / "prepared.onnx"
     onnx.save(network.prepared.proto, given)
-    for tool, make in PEERS.items() if peers else ():
-        done = folder / f"{tool}.onnx"
-        try:
-            with contextlib.redirect_stdout(sys.stderr):
-                make(network, given, done)
-        except Exception as error:  # each tool has its own
-            print(f"  {tool}: {type(error).__name__}: {str(error)[:200]}")
-            continue
-        yield Candidate(tool, with_our_ranges(onnx.load(done), network.calibration), {})
-
-
-def by_onnxruntime(network: Subject, given: Path, done: Path) -> None:
-    """Let ONNX Runtime quantize a file, with what TensorRT accepts."""
-    quantize_static(
-        str(given),
-        str(done),
-        Reader(network.prepared, network.dataset),
-        per_channel=True,
-        calibrate_method=CalibrationMethod.MinMax,
-        extra_options=TENSORRT_ACCEPTS,
-    )
-
-
-def by_modelopt(network: Subject, given: Path, done: Path) -> None:
-    """Let ModelOpt quantize a file, in a process of its own: it changes ONNX Runtime's quantizer."""
-    samples = first_samples(network.dataset, len(network.dataset))
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        pool.submit(run_modelopt, samples, str(given), str(done)).result()
-
-
-def run_modelopt(samples: dict[str, Array], given: str, done: str) -> None:
-    """Call ModelOpt, which prints."""
-    with contextlib.redirect_stdout(sys.stderr):
-        from modelopt.onnx.quantization import quantize as modelopt_quantize
-
-        modelopt_quantize(
-            given,
-            calibration_method="max",
-            calibration_data=samples,
-            calibration_eps=["cpu"],
-            high_precision_dtype="fp32",
-            output_path=done,
-            log_level="ERROR",
-        )
-
-
-PEERS = {"onnxruntime": by_onnxruntime, "modelopt": by_modelopt}
+    for python, (tool, (package, code)) in itertools.product(pythons, PEERS.items()):
+        if version_in(python, package):
+            words = [str(given), str(folder / "samples.npz"), str(folder)]
+            cost = run(python, code, words, folder, LIMIT_S)
+            if isinstance(cost, str):
+                print(f"  {tool}: {cost}")
+                continue
+            proto = onnx.load(folder / "quantized.onnx")
+            yield Candidate(tool, with_our_ranges(proto, network.calibration), {})
 
 
 def with_our_ranges(proto: onnx.ModelProto, calibration: Calibration) -> onnx.ModelProto:
@@ -166,12 +127,12 @@ def with_our_ranges(proto: onnx.ModelProto, calibration: Calibration) -> onnx.Mo
     return proto
 
 
-def sqnr(network: Subject, candidate: Candidate) -> float | None:
-    """Return the SQNR of a candidate's outputs on the samples, None where there is no error."""
+def sqnr(network: Subject, candidate: Candidate) -> float:
+    """Return the SQNR of a candidate's worst output on the samples."""
     given, made = (
         outputs(proto, network.dataset) for proto in (network.prepared.proto, candidate.proto)
     )
-    return judge(given, made, None).sqnr_db
+    return min(values for values in map(sqnr_db, *map(joined, (given, made))) if values is not None)
 
 
 def outputs(proto: onnx.ModelProto, dataset: Dataset) -> list[list[Array]]:
@@ -234,11 +195,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--targets", default=TARGETS)
     parser.add_argument("--zoo", action="store_true")
-    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--peers", nargs="*", default=[], type=os.path.abspath)
     options = parser.parse_args()
-    if importlib.util.find_spec("modelopt") is None:
-        print("# modelopt is not installed", file=sys.stderr)
-        PEERS.pop("modelopt")
     names = options.names or [*NETWORKS, *(ZOO if options.zoo else ())]
     print(f"# TensorRT-RTX {BACKEND.availability().version}, samples random")
     print(f"{'network':24}{'target':7}{'tool':12} asked   got kernels  layers        MB SQNR dB")

@@ -31,8 +31,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from benchmarks.costs import MODELOPT
 from benchmarks.int8_speed import describe_machine
+from benchmarks.peers import MODELOPT
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Array, open_session, run_session
 from trtcal.errors import BackendError, TrtcalError
@@ -117,15 +117,12 @@ class Files:
         return self.quantized("searched", "--plan", out / plan)
 
     def modelopts(self, precision: str, method: str) -> Path:
-        """Return a file of ModelOpt's, which writes beside its input, and into it."""
+        """Return a file of ModelOpt's."""
         folder = self.folder / f"{precision}-{method}"
         folder.mkdir()
-        proto = onnx.load(self.model)
-        onnx.save(proto, folder / "model.onnx")
-        names = ",".join(one.name for one in proto.graph.input)
-        given = folder / "model.onnx", self.data, names, folder, precision, method
-        run(self.options.modelopt.absolute(), "-c", MODELOPT, *given, folder=folder)
-        return folder / "modelopt.onnx"
+        words = self.model, self.data, folder, precision, method
+        run(self.options.modelopt.absolute(), "-c", MODELOPT, *words, folder=folder)
+        return folder / "quantized.onnx"
 
 
 def correct_axes(proto: onnx.ModelProto) -> None:
