@@ -70,6 +70,7 @@ def measure(name: str, source: str, folder: Path, options: argparse.Namespace) -
         with tempfile.TemporaryDirectory() as out:
             row = made_by(row, python, folder, Path(out), test)
         keep(row)
+        write_page(read_results())
         print(*(value for value in asdict(row).values() if value not in (None, "")), flush=True)
 
 
