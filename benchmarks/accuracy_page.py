@@ -52,6 +52,11 @@ class Results:
         """The best peer whose file is legal."""
         return self.best_of(name for name in PEERS if name in self.rows and self.is_legal(name))
 
+    @cached_property
+    def has_all_peers(self) -> bool:
+        """Whether all peers were measured: of the settings of NNCF, a network takes all but one."""
+        return sum(name in self.rows for name in PEERS) >= len(PEERS) - 1
+
     def is_legal(self, method: str) -> bool:
         """Tell whether TensorRT takes what a method made."""
         return not self.rows[method].refusal
@@ -105,6 +110,8 @@ def _counts(results: Sequence[Results]) -> str:
         *(("ahead of every legal peer", method, _peer, 0.0) for method in IMPROVED),
     ]
     lines = [f"- {_count(results, *pair)}" for pair in pairs]
+    complete = sum(each.has_all_peers for each in results)
+    lines.append(f"- All peers were measured on {complete} of {len(results)} networks.")
     return "\n".join(line for line in lines if line != f"- {NOTHING}")
 
 
@@ -113,7 +120,7 @@ def _single(results: Results) -> str:
 
 
 def _peer(results: Results) -> str:
-    return results.peer
+    return results.peer if results.has_all_peers else ""
 
 
 def _count(

@@ -19,4 +19,6 @@ def test_a_file_that_tensorrt_refuses_is_no_peer_and_the_worst_output_decides():
     assert "| net | a package | 12.0 (mse) | 20.0 | - | - | **21.5** (ORT MinMax) |" in text
     assert "net: ORT MinMax (peer) leads `auto` by 1.5 dB." in text
     assert "within 0.3 dB of the best single method or above on 1 of 1" in text
+    assert "ahead of every legal peer" not in text
+    assert "All peers were measured on 0 of 1 networks" in text
     assert "| NNCF | 60.0 | 60.0 | - | - | - | not legal: uint8 |" in text
