@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -18,8 +18,7 @@ import numpy as np
 
 from trtcal.data import Dataset, held_back
 from trtcal.data.dataset import batch_for
-from trtcal.documents import Document, to_fields
-from trtcal.documents.overview import Overview, Shown
+from trtcal.documents.overview import Shown
 from trtcal.errors import TrtcalError, some
 from trtcal.evaluate.judging import LARGEST, Judge
 from trtcal.evaluate.per_sample import Values
@@ -37,10 +36,12 @@ from trtcal.ranges import Calibration
 from trtcal.stats import Interval
 
 LEAST_DB = 20 * math.log10(2)  # what a mixed plan has to bring: one bit more of the outputs
-ENOUGH_DB = 30.0  # where nothing is looked for: the noise is a thousandth of the signal
+ENOUGH_DB = 25.0  # where nothing is looked for: the noise is a third of a percent of the signal
 SLACK_DB = 1.0  # that layers may bring together and still be quantized
-TRIALS = 16  # plans that are measured at most
-SAMPLES = 16  # that each is measured on
+TRIALS = 12  # plans that are measured at most
+LEAST_SAMPLES, SAMPLES = 8, 16  # that each is measured on
+MOST = 2 / 3  # of the layers that may lead to what amplifies errors, or they are all suspect
+ENDS, REST = "first or last", "errors grow behind"  # why layers are in float
 ERRORS = 3.0  # standard errors of a gain: as many plans are tried on the same samples
 Layers = frozenset[str]
 
@@ -64,8 +65,9 @@ class FloatGroup(Shown):
 class Fragile(Shown):
     """The plan with float layers, or the plan as it was where none pay: then there are no `groups`.
 
-    `before_db` and `after_db` are the mean SQNR at the outputs on `samples` that were held back. `speed`
-    is how many times as fast as all quantized the plan is on the `gpu` by estimate, None if not known.
+    `before_db` and `after_db` are the mean SQNR at the outputs, on `samples` of those that were held
+    back. `speed` is how many times as fast as without float layers the plan is on the `gpu` by
+    estimate, None if that is not known.
     """
 
     plan: Plan
@@ -77,39 +79,19 @@ class Fragile(Shown):
     speed: SpeedupEstimate | None = None
 
     @property
-    def layers(self) -> tuple[str, ...]:
-        """The layers that stay in float."""
-        return tuple(name for group in self.groups for name in group.layers)
-
-    @property
     def sentence(self) -> str:
-        """What float layers bring and cost."""
+        """What layers in float bring and cost, or that none has to be in float."""
         word = self.plan.default.upper()
         if not self.groups:
             return f"no layer has to stay in float: {word} has {self.before_db:.1f} dB"
+        cost = "their cost in time is not known"
+        if self.speed is not None:
+            ends = f"{self.speed.low:.3g} to {self.speed.high:.3g}, estimated for {self.gpu}"
+            cost = f"with {self.speed.ratio:.3g} times the speed ({ends})"
         groups = "; ".join(group.sentence for group in self.groups)
-        gain = f"{self.before_db:.1f} dB with all in {word}, {self.after_db:.1f} dB with in float: "
-        return f"{gain}{groups}; {self.cost}"
-
-    @property
-    def cost(self) -> str:
-        """The time beside all layers quantized."""
-        if self.speed is None:
-            return "what they cost in time is not known"
-        ends = f"{self.speed.low:.3g} to {self.speed.high:.3g}"
-        return f"{self.speed.ratio:.3g} times the speed of no float layers ({ends}, estimated for {self.gpu})"
-
-    def overview(self) -> Overview:
-        """Return the layers in float by group."""
-        columns = {"layers": "{layers}", "why": "{reason}", "gain dB": "{gain_db.value:.1f}"}
-        return Overview(self.sentence, things=self.groups, columns=columns)
-
-    def to_document(self) -> Document:
-        """Return the JSON form."""
-        fields = {name: value for name, value in vars(self).items() if name != "plan"}
-        groups = [to_fields(group) for group in self.groups]
-        speed = self.speed and to_fields(self.speed)
-        return {**fields, "groups": groups, "speed": speed, "sentence": self.sentence}
+        layers = sum(len(group.layers) for group in self.groups)
+        gain = f"{layers} layers in float raise {word} from {self.before_db:.1f} to "
+        return f"{gain}{self.after_db:.1f} dB, {cost}: {groups}"
 
 
 def find_fragile(
@@ -121,10 +103,10 @@ def find_fragile(
 ) -> Fragile:
     """Find the layers of a prepared model that a plan, all INT8 if None, should leave in float.
 
-    `dataset` are samples that the ranges were not chosen from. Layers that the plan names stay as they are.
+    `dataset` are samples that the ranges were not chosen from. What the plan names stays as it is.
     """
     plan, unit = plan or Plan(), batch_for(prepared, 1)
-    few = max(SAMPLES // unit, 1) * unit
+    few = max(min(max(len(dataset) // 2, LEAST_SAMPLES), SAMPLES) // unit, 1) * unit
     judged = held_back(dataset, few, unit)[1] if len(dataset) > few else dataset
     with Judge(prepared, judged) as judge:
         trials = _Trials(prepared, calibration, plan, judge)
@@ -135,12 +117,11 @@ def find_fragile(
             floats = _joined(trials, costs, floats)
         if not trials.is_gain(floats):
             return Fragile(plan, (), before, before, len(judged), gpu)
-        groups = tuple(_groups(trials, floats))
-        after, whole = trials.sqnr_db(floats), trials.whole
-    left = frozenset(unit for unit in whole if split(unit).layer not in floats)
-    speed = costs and costs.over(costs.estimate(whole), left)
-    known = before, after, len(judged), gpu, speed
-    return Fragile(_with_floats(plan, groups), groups, *known)
+        groups, after = tuple(_groups(trials, floats)), trials.sqnr_db(floats)
+    left = frozenset(unit for unit in trials.whole if split(unit).layer not in floats)
+    speed = costs.over(costs.estimate(trials.whole), left) if costs else None
+    mixed = _with_floats(plan, groups)
+    return Fragile(mixed, groups, before, after, len(judged), gpu, speed)
 
 
 def _with_floats(plan: Plan, groups: Iterable[FloatGroup]) -> Plan:
@@ -174,6 +155,7 @@ class _Trials:
         }
         order = [node.name for node in self.model.proto.graph.node if node.name in forms]
         self.units, self.forms = order, tuple(dict.fromkeys(map(forms.__getitem__, order)))
+        self.every = Layers(order)
         self.whole: Chosen = frozenset(unit_of(name, forms[name]) for name in order)
 
     def _is_free(self, name: str) -> bool:
@@ -222,8 +204,8 @@ class _Trials:
         """Tell whether more layers in float bring a bit more than as many others, beyond chance."""
         if floats <= over:
             return False
-        least = LEAST_DB + self.share_db(floats) - self.share_db(over)
-        return self.gain(floats, over).low >= least
+        gain, share = self.gain(floats, over), self.share_db(floats) - self.share_db(over)
+        return gain.value >= LEAST_DB + share and gain.low > share
 
 
 def _chosen(trials: _Trials) -> Layers:
@@ -239,66 +221,55 @@ def _chosen(trials: _Trials) -> Layers:
     return kept
 
 
-def _reduced(trials: _Trials, kept: Layers, parts: Sequence[Layers]) -> Layers:
-    """Return layers without the parts of them, halved again and again, that bring nothing."""
-    best, queue = trials.excess(kept), deque(parts)
+def _reduced(trials: _Trials, kept: Layers, parts: Iterable[Layers]) -> Layers:
+    """Return layers without the parts of them, halved again and again, that bring nothing.
+
+    Of two halves that are needed together, one is needed if the other is not: it is not measured.
+    """
+    best, queue = trials.excess(kept), deque((part, trials.every) for part in parts)
     while queue and trials.may:
-        part = queue.popleft() & kept
-        rest = kept - part
-        if not part:
-            continue
-        if rest and trials.excess(rest) >= best - SLACK_DB:
+        part, together = queue.popleft()
+        part, rest = part & kept, kept - part
+        if rest and part != together & kept and trials.excess(rest) >= best - SLACK_DB:
             kept, best = rest, max(best, trials.excess(rest))
         elif len(part) > 1:
             order = [name for name in trials.units if name in part]
             half = len(order) // 2
-            queue += Layers(order[half:]), Layers(order[:half])
+            queue += (Layers(order[half:]), part), (Layers(order[:half]), part)
     return kept
 
 
 def _suspects(trials: _Trials) -> Mapping[str, Layers]:
-    """Return the layers before what amplifies errors, in the first half, and those at both ends."""
-    above = _layers_above(trials)
-    groups, taken = dict[str, Layers](), set[str]()
+    """Return the layers before what amplifies errors, unless that is most of them, and both ends."""
+    before, groups, taken = _layers_before(trials), dict[str, Layers](), set[str]()
     for node in trials.model.proto.graph.node:
-        inputs = node.input[1:2] if node.op_type == "Div" else reads(node)
-        layers = Layers().union(*(above.get(name, ()) for name in inputs))
-        is_early = len(layers) <= len(trials.units) * 2 / 3
-        if node.op_type in AMPLIFIES and is_early and (more := layers - taken):
+        layers = before[node.name] if node.op_type in AMPLIFIES else Layers()
+        if len(layers) <= MOST * len(trials.units) and (more := layers - taken):
             groups[node.op_type] = groups.get(node.op_type, Layers()) | more
             taken |= more
-    return groups | {"the ends": Layers({*trials.units[:1], *trials.units[-1:]} - taken)}
+    return groups | {ENDS: Layers({*trials.units[:1], *trials.units[-1:]} - taken)}
 
 
-def _layers_above(trials: _Trials) -> dict[str, Layers]:
-    """Return for each tensor the layers whose error reaches it."""
-    units, above = set(trials.units), dict[str, Layers]()
+def _layers_before(trials: _Trials) -> dict[str, Layers]:
+    """Return for each node the layers whose error reaches it, of a division its divisor."""
+    above, before = dict[str, Layers](), dict[str, Layers]()
     for node in trials.model.proto.graph.node:
         mine = Layers().union(*(above.get(name, ()) for name in reads(node)))
-        mine |= {node.name} & units
-        above |= dict.fromkeys(node.output, mine)
-    return above
+        divisor = above.get(node.input[1], Layers()) if node.op_type == "Div" else mine
+        before[node.name] = divisor
+        above |= dict.fromkeys(node.output, mine | ({node.name} & trials.every))
+    return before
 
 
 def _groups(trials: _Trials, floats: Layers) -> Iterator[FloatGroup]:
     """Yield the layers by what they lead to, with what they bring beside the others."""
     left = floats
-    for op, layers in _suspects(trials).items():
-        if mine := layers & left:
-            left -= mine
-            yield _group(
-                trials,
-                floats,
-                mine,
-                f"their errors reach {op}" if op in AMPLIFIES else "the first or last layer",
-            )
-    if left:
-        yield _group(trials, floats, left, "their errors grow")
-
-
-def _group(trials: _Trials, floats: Layers, mine: Layers, reason: str) -> FloatGroup:
-    names = tuple(name for name in trials.units if name in mine)
-    return FloatGroup(names, reason, trials.gain(floats, floats - mine))
+    for name, layers in [*_suspects(trials).items(), (REST, floats)]:
+        mine, left = layers & left, left - layers
+        if mine:
+            names = tuple(unit for unit in trials.units if unit in mine)
+            reason = f"before {name}" if name in AMPLIFIES else name
+            yield FloatGroup(names, reason, trials.gain(floats, floats - mine))
 
 
 def _costs(trials: _Trials, dataset: Dataset, gpu: str) -> Costs | None:
@@ -311,18 +282,17 @@ def _costs(trials: _Trials, dataset: Dataset, gpu: str) -> Costs | None:
 
 
 def _joined(trials: _Trials, costs: Costs, floats: Layers) -> Layers:
-    """Return the layers with those between them that are faster in float than with a Q/DQ at each side."""
-    above = _layers_above(trials)
-    nodes = {node.name: node for node in trials.model.proto.graph.node}
-    before = {
-        name: Layers().union(*(above.get(t, ()) for t in reads(nodes[name])))
-        for name in trials.units
-    }
+    """Return the layers with those around them that cost no more in float than with their Q/DQ.
+
+    Those are the ones between them, and those that lead to the same operators.
+    """
+    before = _layers_before(trials)
     beyond = Layers().union(*(before[name] for name in floats))
+    beside = Layers().union(*(g for g in _suspects(trials).values() if not g.isdisjoint(floats)))
     plan = frozenset(unit for unit in trials.whole if split(unit).layer not in floats)
-    for name in trials.units:
-        smaller = frozenset(unit for unit in plan if split(unit).layer != name)
-        is_between = name in beyond and not floats.isdisjoint(before[name]) and name not in floats
-        if is_between and costs.plan_ms(smaller) <= costs.plan_ms(plan):
-            plan, floats = smaller, floats | {name}
+    around = [n for n in trials.units if n in beside or (n in beyond and before[n] & floats)]
+    for names in ({*around}, *({name} for name in around)):
+        fewer = frozenset(unit for unit in plan if split(unit).layer not in names)
+        if costs.plan_ms(fewer) <= costs.plan_ms(plan):
+            plan, floats = fewer, floats | names
     return floats
