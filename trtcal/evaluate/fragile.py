@@ -31,7 +31,7 @@ from trtcal.formats import NARROW
 from trtcal.model import Model
 from trtcal.model.graph import reads
 from trtcal.model.ops import AMPLIFIES, MULTIPLIES
-from trtcal.quantization import Plan, Rule, find_layers, quantize
+from trtcal.quantization import Plan, find_layers, quantize
 from trtcal.ranges import Calibration
 from trtcal.stats import Interval
 
@@ -100,15 +100,17 @@ def find_fragile(
     dataset: Dataset,
     plan: Plan | None = None,
     gpu: str = DEFAULT_GPU,
+    reference: Model | None = None,
 ) -> Fragile:
     """Find the layers of a prepared model that a plan, all INT8 if None, should leave in float.
 
-    `dataset` are samples that the ranges were not chosen from. What the plan names stays as it is.
+    `dataset` are samples that the ranges were not chosen from. What the plan names stays as it is. The
+    outputs are compared with those of the `reference`, else of the model itself.
     """
     plan, unit = plan or Plan(), batch_for(prepared, 1)
     few = max(min(max(len(dataset) // 2, LEAST_SAMPLES), SAMPLES) // unit, 1) * unit
     judged = held_back(dataset, few, unit)[1] if len(dataset) > few else dataset
-    with Judge(prepared, judged) as judge:
+    with Judge(reference or prepared, judged) as judge:
         trials = _Trials(prepared, calibration, plan, judge)
         before = trials.sqnr_db(frozenset())
         floats = _chosen(trials) if before < ENOUGH_DB and trials.units else frozenset()
@@ -120,18 +122,12 @@ def find_fragile(
         groups, after = tuple(_groups(trials, floats)), trials.sqnr_db(floats)
     left = frozenset(unit for unit in trials.whole if split(unit).layer not in floats)
     speed = costs.over(costs.estimate(trials.whole), left) if costs else None
-    mixed = _with_floats(plan, groups)
+    mixed = _with_floats(plan, (name for name in trials.units if name in floats))
     return Fragile(mixed, groups, before, after, len(judged), gpu, speed)
 
 
-def _with_floats(plan: Plan, groups: Iterable[FloatGroup]) -> Plan:
-    """Return a plan whose first rules leave groups of layers in float."""
-    rules = [
-        Rule("fp32", name, "name", reason=f"{group.gain_db.value:.1f} dB with {group.reason}")
-        for group in groups
-        for name in group.layers
-    ]
-    return replace(plan, rules=(*rules, *plan.rules))
+def _with_floats(plan: Plan, layers: Iterable[str]) -> Plan:
+    return replace(plan, layers={**plan.layers, **dict.fromkeys(layers, "fp32")})
 
 
 @dataclass
@@ -173,8 +169,7 @@ class _Trials:
     def of(self, floats: Layers) -> Values:
         """Return the noise over signal (dB) of each sample with some layers in float."""
         if floats not in self.values:
-            rules = tuple(Rule("fp32", name, "name") for name in self.units if name in floats)
-            plan = replace(self.plan, rules=(*rules, *self.plan.rules))
+            plan = _with_floats(self.plan, floats)
             self.values[floats] = self._values(quantize(self.model, self.calibration, plan).proto)
         return self.values[floats]
 
