@@ -167,7 +167,8 @@ def find_mixed(inputs: Inputs, ranges: Calibration, journal: Journal) -> Plan | 
     except TrtcalError as error:
         journal.say(f"no layers to leave in float were looked for: {error.message}")
         return None
-    journal.say(mixed.sentence)
+    if mixed.groups:
+        journal.say(mixed.sentence)
     return mixed.plan if mixed.groups else None
 
 
@@ -180,8 +181,8 @@ def quantize_all(
     for name, plan in inputs.config.plans.items():
         requests.append((name, calibrations[plan.method or settings.method], inputs.plans[name]))
     ranges = calibrations[settings.method]
-    if inputs.config.finds_mixed and (plan := find_mixed(inputs, ranges, journal)):
-        requests.append((MIXED, ranges, plan))
+    if inputs.config.finds_mixed and (mixed := find_mixed(inputs, ranges, journal)):
+        requests.append((MIXED, ranges, mixed))
     if inputs.config.build.compares_fp16:
         requests.append((FP16_VARIANT, ranges, Plan(default="fp16")))
     files = [write_variant(inputs, inputs.prepared, *request, journal) for request in requests]
