@@ -197,7 +197,7 @@ class _Trials:
 
     def is_gain(self, floats: Layers, over: Layers = frozenset()) -> bool:
         """Tell whether more layers in float bring a bit more than as many others, beyond chance."""
-        if floats <= over:
+        if floats <= over or floats == self.every:
             return False
         gain, share = self.gain(floats, over), self.share_db(floats) - self.share_db(over)
         return gain.value >= LEAST_DB + share and gain.low > share
@@ -279,14 +279,17 @@ def _costs(trials: _Trials, dataset: Dataset, gpu: str) -> Costs | None:
 def _joined(trials: _Trials, costs: Costs, floats: Layers) -> Layers:
     """Return the layers with those around them that cost no more in float than with their Q/DQ.
 
-    Those are the ones between them, and those that lead to the same operators.
+    Those are the ones that lead to the same operators, else those between them.
     """
-    before = _layers_before(trials)
-    beyond = Layers().union(*(before[name] for name in floats))
-    beside = Layers().union(*(g for g in _suspects(trials).values() if not g.isdisjoint(floats)))
+    around, before = Layers(), _layers_before(trials)
+    for layers in (*_suspects(trials).values(), trials.every):
+        if mine := layers & (floats - around):
+            beyond = Layers().union(*(before[name] for name in mine))
+            between = Layers(name for name in beyond if before[name] & mine)
+            around |= mine | (between if layers == trials.every else layers)
     plan = frozenset(unit for unit in trials.whole if split(unit).layer not in floats)
-    around = [n for n in trials.units if n in beside or (n in beyond and before[n] & floats)]
-    for names in ({*around}, *({name} for name in around)):
+    more = [name for name in trials.units if name in around - floats]
+    for names in ({*more}, *({name} for name in more)):
         fewer = frozenset(unit for unit in plan if split(unit).layer not in names)
         if costs.plan_ms(fewer) <= costs.plan_ms(plan):
             plan, floats = fewer, floats | names
