@@ -195,7 +195,8 @@ def test_a_run_compares_the_mixed_plan_unless_that_is_off(tmp_path):
     np.savez(tmp_path / "data.npz", x=values)
     for mixed, variants in (("auto", ["int8-minmax", "int8-mixed"]), ("off", ["int8-minmax"])):
         text = f'model = "net.onnx"\noutput = "{mixed}"\n[calibration]\ndata = "data.npz"\n'
-        text += f'methods = ["minmax"]\nimprove = "off"\nmixed = "{mixed}"\n[build]\ntargets = ["cpu"]\n'
+        text += f'methods = ["minmax"]\nimprove = "off"\nmixed = "{mixed}"\n'
+        text += '[build]\ntargets = ["cpu"]\n'
         (tmp_path / "trtcal.toml").write_text(text)
         lines = []
         result = trtcal.run(tmp_path / "trtcal.toml", say=lines.append)
