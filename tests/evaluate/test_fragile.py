@@ -21,7 +21,7 @@ SAMPLES, LENGTH = 48, 128
 
 
 class Net:
-    """A network that grows node by node; `weight` draws normal weights scaled by their inputs."""
+    """A network that grows node by node; `weight` gives normal weights scaled by their inputs."""
 
     def __init__(self, shape):
         self.random, self.nodes, self.constants = np.random.default_rng(1), [], []
