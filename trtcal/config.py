@@ -420,6 +420,7 @@ class CalibrationConfig(Shown):
     workers: int = key(COUNT, 1)
     improve: str = key(one_of(*IMPROVE), "auto")
     improve_time_limit_s: float = key(NUMBER, 600.0)
+    mixed: str = key(one_of("auto", "on", "off"), "auto")
     parameters: dict[str, Parameters] = key(partial(by_name, partial(by_name, SCALAR)), dict)
 
     def __post_init__(self) -> None:
@@ -667,6 +668,12 @@ class Config(Shown):
         """Return it, after its devices have become known as targets."""
         _known_devices.set(self.devices)
         return self
+
+    @property
+    def finds_mixed(self) -> bool:
+        """Whether a run looks for layers that must stay in float."""
+        how = self.calibration.mixed
+        return how == "on" or (how == "auto" and not self.plans)
 
     @property
     def efforts(self) -> list[tuple[str, str]]:

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from trtcal.cli.options import JsonOptions, PairOptions, add_commands, argument, option
+from trtcal.cli.advice import advise
+from trtcal.cli.options import (
+    CalibratedOptions,
+    JsonOptions,
+    PairOptions,
+    add_commands,
+    argument,
+    option,
+)
 from trtcal.cli.output import Columns, print_table, say
 
 if TYPE_CHECKING:
@@ -18,7 +26,7 @@ if TYPE_CHECKING:
 
 @click.group(epilog="Example: trtcal plan show mixed.json --model model.onnx")
 def command() -> None:
-    """Show the precision of each node in a plan; compare two plans."""
+    """Show the precision of each node in a plan; compare two plans; suggest one."""
 
 
 class ModelOptions(JsonOptions):
@@ -113,4 +121,34 @@ def _entries(plan: Plan) -> dict[str, str]:
     return {**plan.layers, **rules, **pairs, "default": plan.default}
 
 
-add_commands(command, Show, Diff)
+class Suggest(
+    CalibratedOptions,
+    example="trtcal plan suggest model.onnx --calibration calibration.json --data test.npz",
+):
+    """Write a plan that leaves in float the layers of MODEL that must not be quantized, if any.
+
+    Groups of layers are tried in float on up to 16 samples: what leads to logarithms, divisions,
+    roots and recurrent cells, the first and last layers, and each half of the network. A group stays
+    in float if it brings 6 dB more at the outputs than as many other layers, beyond chance. Use data
+    that the ranges were not chosen from.
+    """
+
+    precision: Literal["int8", "fp8"] = option("Precision of the other layers.", default="int8")
+    gpu: str = option("GPU to estimate times for.", default="t4", metavar="NAME|FILE")
+    output: Path = option("JSON file for the plan.", "-o", default=Path("plan.json"))
+
+    def _run(self) -> None:
+        from trtcal.evaluate.fragile import find_fragile
+        from trtcal.quantization import Plan, write_plan
+        from trtcal.ranges import Calibration
+
+        _, prepared, dataset = self.open_all()
+        table, plan = Calibration.read(self.ranges), Plan(self.precision)
+        result = find_fragile(prepared, table, dataset, plan, self.gpu)
+        document = write_plan(self.output, result.plan)
+        self.present(document, lambda: say(result.sentence), self.output)
+        model = self.model or self.config.model
+        advise(self, "quantize", model, "--calibration", self.ranges, "--plan", self.output)
+
+
+add_commands(command, Show, Diff, Suggest)

@@ -203,6 +203,7 @@ class Quantize(
             raise click.UsageError("--data needs --improve, or a plan that asks for fp16")
         check_precisions(plan.asked, self._suited)
         model, calibration, improved = _subject(self, plan)
+        plan = improved.plan if improved else plan
         if "fp16" in plan.asked and not (calibration and calibration.peaks):
             calibration = self._with_peaks(model, calibration)
         quantized, path = quantize(model, calibration, plan), self.output_path

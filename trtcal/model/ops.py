@@ -98,6 +98,9 @@ TYPED = QDQ | RANDOM | _with("typed")
 SENSITIVE = _with("sensitive")
 """They add up many values, grow fast, or index by their values: float16 loses what matters."""
 
+AMPLIFIES = _with("amplifies")
+"""A small error of a small value, or of many steps, can become a large one: logs, divisions, roots."""
+
 # What compilers make of them
 
 INT8_LIGHT = _with("light")

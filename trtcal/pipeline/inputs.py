@@ -34,7 +34,7 @@ from trtcal.ptq.improver import split_samples
 from trtcal.quantization import Plan, plan_of, resolve
 from trtcal.runs.follower import Follower
 
-FP16_VARIANT, IMPROVED = "fp16", "improved"
+FP16_VARIANT, IMPROVED, MIXED = "fp16", "improved", "int8-mixed"
 HELD_BACK_SHARE = 0.3  # of the samples, where there are no others to judge by
 
 
@@ -192,6 +192,7 @@ def read_plans(config: Config, prepared: Model) -> dict[str, Plan]:
     names += [FP16_VARIANT] if config.build.compares_fp16 else []
     names += [*config.plans, *(f"{name}-{IMPROVED}" for name, _ in config.efforts)]
     names += [f"int8-{IMPROVED}"] if config.calibration.improve == "auto" else []
+    names += [MIXED] if config.finds_mixed else []
     for name in names:
         if names.count(name) > 1:
             raise InputError(

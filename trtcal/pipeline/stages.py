@@ -22,24 +22,33 @@ from trtcal.data.issues import DataCheck
 from trtcal.documents import Document, digest_file, to_fields, unfinished, write_json
 from trtcal.errors import BackendError, ResourceError, TrtcalError
 from trtcal.evaluate.comparison import Comparison, compare, with_layers
+from trtcal.evaluate.fragile import find_fragile
 from trtcal.evaluate.overflow import tensor_peaks
 from trtcal.evaluate.per_sample import class_labels
 from trtcal.evaluate.target_times import TargetTime, estimate_model, sizes_of
 from trtcal.evaluate.variant_limits import Contest, falls_short
 from trtcal.evaluate.variants import has_qdq
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
+from trtcal.evidence.gpus import DEFAULT_GPU, datasheet_of
 from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS, read_build
 from trtcal.metrics import SHARES
 from trtcal.model import Model, uniquely_named
 from trtcal.pipeline.engines import Engines, Group
 from trtcal.pipeline.improving import where_short
-from trtcal.pipeline.inputs import FP16_VARIANT, IMPROVED, Inputs
+from trtcal.pipeline.inputs import FP16_VARIANT, IMPROVED, MIXED, Inputs
 from trtcal.pipeline.journal import Journal, Say
-from trtcal.ptq.improver import Improved, improve, improved_digests, read_improved, write_improved
+from trtcal.ptq.improver import (
+    Improved,
+    improve,
+    improved_digests,
+    read_improved,
+    split_samples,
+    write_improved,
+)
 from trtcal.ptq.optimizations import ImproveOptions
 from trtcal.quantization import Plan, find_layers, quantize, tensors_to_observe, write_quantized
-from trtcal.quantization.plan import write_plan
+from trtcal.quantization.plan import read_plan, write_plan
 from trtcal.ranges import Calibration, most_stretched
 from trtcal.reporting.document import assemble
 from trtcal.reporting.verdict import lowered
@@ -143,16 +152,39 @@ def record_tails(
         record(str(tails.write(journal.folder / "tails.json")["digest"]))
 
 
+def find_mixed(inputs: Inputs, ranges: Calibration, journal: Journal) -> Plan | None:
+    """Return INT8 with the layers in float that pay, None where none do; no failure ends the run."""
+    file = f"plans/{MIXED}.json"
+    if file in journal.done:
+        return read_plan(journal.folder / file)
+    targets, data = inputs.config.build.run_targets, inputs.calibration_data
+    gpu = next(filter(None, map(datasheet_of, targets)), DEFAULT_GPU)
+    plan = Plan(without=floated(targets))
+    try:
+        with data.reading_for("layers to leave in float"):
+            _, judged = split_samples(inputs.prepared, data)
+            mixed = find_fragile(inputs.prepared, ranges, judged, plan, gpu)
+    except TrtcalError as error:
+        journal.say(f"no layers to leave in float were looked for: {error.message}")
+        return None
+    if mixed.groups:
+        journal.say(mixed.sentence)
+    return mixed.plan if mixed.groups else None
+
+
 def quantize_all(
     inputs: Inputs, calibrations: dict[str, Calibration], journal: Journal
 ) -> list[Path]:
-    """Write the variants: one a method, one a plan, and the optimized one if it is asked for."""
+    """Write the variants: one a method, one a plan, and the mixed and optimized ones where asked."""
     settings = inputs.config.calibration
     requests = [(f"int8-{method}", calibrations[method], Plan()) for method in settings.methods]
     for name, plan in inputs.config.plans.items():
         requests.append((name, calibrations[plan.method or settings.method], inputs.plans[name]))
+    ranges = calibrations[settings.method]
+    if inputs.config.finds_mixed and (mixed := find_mixed(inputs, ranges, journal)):
+        requests.append((MIXED, ranges, mixed))
     if inputs.config.build.compares_fp16:
-        requests.append((FP16_VARIANT, calibrations[settings.method], Plan(default="fp16")))
+        requests.append((FP16_VARIANT, ranges, Plan(default="fp16")))
     files = [write_variant(inputs, inputs.prepared, *request, journal) for request in requests]
     files += [write_improved_variant(inputs, *each, journal) for each in inputs.config.efforts]
     return files
@@ -162,7 +194,7 @@ def write_improved_variant(inputs: Inputs, name: str, effort: str, journal: Jour
     """Optimize INT8 or a plan, by its name, and write the variant; return its file."""
     base = inputs.plans.get(name, Plan())
     improved = optimize(inputs, name, effort, base, journal)
-    variant = improved.optimized, f"{name}-{IMPROVED}", improved.calibration, base
+    variant = improved.optimized, f"{name}-{IMPROVED}", improved.calibration, improved.plan
     return write_variant(inputs, *variant, journal)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -20,7 +21,8 @@ from trtcal.data import Dataset, held_back
 from trtcal.data.dataset import batch_for, size_ranges, whole_batches
 from trtcal.documents import Document, write_document
 from trtcal.documents.overview import Columns, Overview, Shown
-from trtcal.errors import BackendError, InputError, __version__
+from trtcal.errors import BackendError, InputError, TrtcalError, __version__
+from trtcal.evaluate.fragile import find_fragile
 from trtcal.evaluate.judging import METHODS as ALL
 from trtcal.evaluate.judging import Judge, Verdict, leading
 from trtcal.evaluate.metrics import Loss
@@ -45,7 +47,14 @@ from trtcal.ptq.optimizations import (
     State,
 )
 from trtcal.ptq.reconstruction import samples_in_memory
-from trtcal.quantization import Plan, QuantizedModel, find_layers, quantize, tensors_to_observe
+from trtcal.quantization import (
+    Plan,
+    QuantizedModel,
+    find_layers,
+    plan_of,
+    quantize,
+    tensors_to_observe,
+)
 from trtcal.quantization.qdq import NONE, without_ranges
 from trtcal.ranges import Calibration
 
@@ -53,6 +62,7 @@ METHODS = {"fast": ("percentile", "mse"), "best": ALL}
 HELD_BACK = (16, 128)  # samples, at least and at most; a quarter between
 LEAST_SAMPLES = 8  # in all
 FEW = 64
+FLOATS = "layers in float"
 FITTED = {"fast": 64, "best": 256}  # samples that optimizations are fitted to, at most
 
 
@@ -78,7 +88,8 @@ class Try(Shown):
 class Improved(Shown):
     """The best model: its optimizations, the model with them, its ranges, and all that was tried.
 
-    `plan` is the one that they were found for. There are no ranges if it quantizes weights only.
+    `plan` is the one that they were found for, with the layers that have to stay in float beside them.
+    There are no ranges if it quantizes weights only.
 
     >>> improved = improve("samples/digits/digits.onnx", "samples/digits/calibration.npz")
     >>> improved.tries[0].kept
@@ -183,6 +194,7 @@ def improve(
     with Judge(prepared, selection, options.objective, options.metric) as judge:
         context = _context(prepared, fit, options, reporter)
         progress = _try_all(context, judge)
+        progress, plan = _leave_floats(progress, context, judge, selection)
     best = progress.best
     warnings = (*_warnings(len(fit), len(selection)), *progress.failures)
     counts = {"fitted": context.in_memory, "calibration": len(fit), "selection": len(selection)}
@@ -195,6 +207,7 @@ def improve(
         "effort": options.effort,
         "objective": "metric" if options.metric else options.objective,
         **({} if options.plan == Plan() else {"plan": options.plan.to_document()["digest"]}),
+        **({} if plan == options.plan else {"float_layers": plan.layers}),
         "samples": counts,
         "tries": [attempt.to_document() for attempt in progress.tries],
         "untried": list(progress.untried),
@@ -208,7 +221,7 @@ def improve(
     if options.plan.ranged:
         sizes = size_ranges(prepared, dataset)
         calibration = replace(best.calibration, model=optimized.fingerprint, sizes=sizes)
-    return Improved(optimizations, optimized, calibration, progress.tries, warnings, options.plan)
+    return Improved(optimizations, optimized, calibration, progress.tries, warnings, plan)
 
 
 def split_samples(model: Model, dataset: Dataset) -> tuple[Dataset, Dataset]:
@@ -314,6 +327,26 @@ def _judged(progress: _Progress, context: Context, judge: Judge, attempt: _Attem
     )
 
 
+def _leave_floats(
+    progress: _Progress, context: Context, judge: Judge, selection: Dataset
+) -> tuple[_Progress, Plan]:
+    """Return the plan with the layers in float that still pay, where it names and rules nothing."""
+    plan, best = context.options.plan, progress.best
+    if plan.layers or plan.rules or now() > context.until:
+        return progress, plan
+    model, started, reference = context.model(best), now(), context.prepared
+    with suppress(TrtcalError), crashes_as_warnings():
+        fragile = find_fragile(model, best.calibration, selection, plan, reference=reference)
+        if not fragile.groups:
+            return progress, plan
+        quantized = quantize(model, best.calibration, fragile.plan.without_fp16)
+        verdict = judge.measure(quantized.proto)
+        seconds, value = now() - started, verdict.value
+        tried = Try(FLOATS, fragile.sentence, verdict.loss, value, kept=True, seconds=seconds)
+        return replace(progress, tries=(*progress.tries, tried), verdict=verdict), fragile.plan
+    return progress, plan
+
+
 def _files(file: str) -> tuple[str, str, str]:
     name = Path(file).stem
     return file, f"optimizations/{name}.json", f"calibrations/{name}.json"
@@ -334,6 +367,8 @@ def improved_digests(file: str, improved: Improved) -> dict[str, str]:
 def read_improved(folder: Path, file: str, prepared: Model, plan: Plan) -> Improved:
     """Return what `write_improved` wrote, without its tries."""
     optimizations = read_optimizations(folder / file)
+    floats = plan_of({"layers": optimizations.record.get("float_layers", {})}, file).layers
+    plan = replace(plan, layers={**plan.layers, **floats})
     optimized = optimizations.apply(prepared)
     ranges = folder / _files(file)[2]
     calibration = Calibration.read(ranges) if plan.ranged else without_ranges(optimized)

@@ -58,7 +58,8 @@ class Found(Shown):
 class Search:
     """One search; `evaluate` measures the loss of a plan, `shares` foresee it by its units.
 
-    The `goal` is what limits of loss leave free: the shortest time or the smallest file.
+    The `goal` is what limits of loss leave free: the shortest time or the smallest file. `mixed` is a
+    plan with the layers in float that must not be quantized, None where there are none.
     """
 
     def __init__(
@@ -71,8 +72,9 @@ class Search:
         evaluations: int = EVALUATIONS,
         may: Callable[[], bool] = lambda: True,
         goal: str = FASTEST,
+        mixed: Plan | None = None,
     ) -> None:
-        self.units, self.goal = list(shares), goal
+        self.units, self.goal, self.mixed = list(shares), goal, mixed
         self.wholes: dict[str, set[Unit]] = {}
         for unit in self.units:
             self.wholes.setdefault(split(unit).precision, set()).add(unit)
@@ -94,8 +96,9 @@ class Search:
         """Do all there is time and leave for; the extremes are always measured."""
         whole, *_ = [self.point_of(frozenset(units)) for units in self.wholes.values()]
         self.point_of(frozenset())
+        kept = whole if self.mixed is None else self.point_of(self.mixed)
         if not self.asked and self.is_fast:
-            self.limits = Limits.of(f"speedup >= {KEPT_SPEEDUP * whole.speedup!r}")
+            self.limits = Limits.of(f"speedup >= {KEPT_SPEEDUP * kept.speedup!r}")
         self._sweep(whole)
         self._aim()
         best = self._exchange()
@@ -261,6 +264,7 @@ class Search:
         what = cheap if self.limits.on_loss else "the smallest loss"
         narrow = next(iter(self.wholes)).upper()
         kept = f"keep {KEPT_SPEEDUP:.0%} of the {narrow} speed-up"
+        kept += " beside layers that must not be quantized" * (self.mixed is not None)
         kept = kept if self.is_fast else f"have layers in {narrow}"
         margin = f" with a margin for the test on {self.limits.tested} samples"
         held = "hold the limits" + margin * bool(self.limits.tested)

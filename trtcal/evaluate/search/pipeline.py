@@ -25,6 +25,7 @@ from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.ab import ABOptions, ABTest, Question, ab_test
 from trtcal.evaluate.ab_rule import Answer, is_tested
 from trtcal.evaluate.caches import EvaluationCache
+from trtcal.evaluate.fragile import find_fragile
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.overflow import tensor_peaks
 from trtcal.evaluate.replay import Reporter, silent
@@ -42,6 +43,7 @@ from trtcal.evaluate.tasks import TaskReader
 from trtcal.evidence.gpus import DEFAULT_GPU, find_target
 from trtcal.evidence.times import SpeedupEstimate
 from trtcal.model import Model
+from trtcal.quantization import Plan as NarrowPlan
 from trtcal.quantization import QuantizedModel, find_layers
 from trtcal.quantization.fp16 import BEYOND
 from trtcal.ranges import Calibration
@@ -226,7 +228,8 @@ def find_plans(
                 advance(1)
                 return loss
 
-            budget = (settings.evaluations, may, settings.goal)
+            mixed = _mixed(plans, dataset, settings) if may() else None
+            budget = (settings.evaluations, may, settings.goal, mixed)
             limits = _to_hold(settings.limits, span if is_held_back else (0, 0))
             searches = (Search(shares, costs, evaluate, measure, of, *budget) for of in limits)
             findings, search = _first_found(searches)
@@ -254,6 +257,19 @@ def find_plans(
     known = findings, builds, beyond, is_held_back, missing, seconds, tested, shared
     others = {name: layers_of for name, layers_of in every.items() if layers_of is not seen}
     return Result(model, calibration, seen, measure, costs, *known, others, beside)
+
+
+def _mixed(plans: Plans, dataset: Dataset, settings: SearchOptions) -> Plan | None:
+    """Return the plan without the layers that must not be quantized, None where there are none.
+
+    One layer at a time does not show them: two that are as bad alone as both bring nothing alone.
+    """
+    model, precision = plans.model, settings.precisions[0]
+    searched = samples_searched(dataset, settings, model)
+    fragile = find_fragile(model, plans.calibration, searched, NarrowPlan(precision), settings.gpu)
+    left = (unit for unit in plans.units if split(unit).precision == precision)
+    quantized = frozenset(unit for unit in left if split(unit).layer not in fragile.plan.layers)
+    return quantized if fragile.groups and quantized else None
 
 
 def _costs(
