@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -220,12 +220,16 @@ class Auto:
 
     def __call__(self, histogram: Histogram) -> Range:
         """Return the chosen range, its reason in the note."""
-        ranges = {name: make()(histogram) for name, make in METHODS.items()}
+        return self.choose({name: make()(histogram) for name, make in METHODS.items()}, histogram)
+
+    def choose(self, ranges: Mapping[str, Range], histogram: Histogram) -> Range:
+        """Return one of the ranges by method, its reason in the note."""
         if histogram.amax == 0.0:
             return ranges["minmax"]
         errors = squared_errors(histogram, np.array([item.amax for item in ranges.values()]))
         errors = np.maximum(errors, np.finfo(np.float64).tiny)
-        gains = dict(zip(ranges, 10.0 * np.log10(errors[0] / errors), strict=True))
+        whole = errors[[*ranges].index("minmax")]
+        gains = dict(zip(ranges, 10.0 * np.log10(whole / errors), strict=True))
         best = max(gains, key=lambda name: gains[name])
         if gains[best] < self.min_gain_db:
             reason = f"minmax: {best} would gain only {gains[best]:.2f} dB"

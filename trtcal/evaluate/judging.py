@@ -121,7 +121,7 @@ def weigh(parts: Iterable[Part], model: Model, outputs: Mapping[str, Array]) -> 
 T = TypeVar("T")
 
 BATCH = 16
-SHARE = 0.1  # of the mean power of all samples, added to each one's
+SHARE = 1.0  # of the mean power of all samples, added to each one's
 TINY = 1e-30
 LARGEST = 150.0  # dB that a part counts, which may have no noise at all
 ROOM = 1 << 24  # bytes of samples and outputs that are kept in memory
@@ -269,7 +269,7 @@ def decibels(powers: Values, weights: Values | None = None) -> Values:
 
     It is that of the mean ratio of all parts, so that the worst one decides: no part makes up for
     another. A few samples have most of the power of the noise, which would decide alone: so what counts
-    is the mean of logarithms. To either power a tenth of its mean is added, or images on which a
+    is the mean of logarithms. To either power its mean is added, or images on which a
     detector finds nothing, and noise does not matter, would count as much as others.
     """
     noise, signal = powers + SHARE * powers.mean(axis=2, keepdims=True)
