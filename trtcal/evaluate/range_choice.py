@@ -27,7 +27,7 @@ from trtcal.evaluate.replay import runner
 from trtcal.evaluate.search.segments import quantizers
 from trtcal.model import Model
 from trtcal.quantization import find_layers, quantize
-from trtcal.ranges import Calibration
+from trtcal.ranges import Calibration, Parameters
 
 AUTO = "auto"
 LEAST_SAMPLES, MOST_SAMPLES = 8, 16  # that candidates are run on
@@ -35,6 +35,8 @@ SWITCHES = 24  # groups of tensors that are tried, at most
 SAME = 0.02  # ranges whose logarithms differ by less are the same
 FURTHER = {"percentile 99.99": 99.99, "percentile 99.9": 99.9}
 CANDIDATES = len(METHODS) + len(FURTHER) + SWITCHES
+Report = Callable[[str, Verdict], None]
+"""Called with the name of candidate ranges and what INT8 loses with them."""
 Ranges = Mapping[str, Range]
 """Tensor -> its range by one method."""
 Group = tuple[str, list[str]]
@@ -86,11 +88,30 @@ def judged_samples(model: Model, dataset: Dataset) -> Dataset | None:
     return held_back(dataset, most, unit)[1] if most < len(dataset) else dataset
 
 
+def ranges_by(
+    method: str,
+    parameters: Parameters | None,
+    prepared: Model,
+    dataset: Dataset,
+    observation: Observation,
+    report: Report = lambda name, verdict: None,
+    advance: Callable[[int], None] = lambda done: None,
+) -> Calibration:
+    """Return the ranges of a method; those of `auto` without parameters by the loss on samples.
+
+    `InputError` for an unknown method or parameters that it does not take.
+    """
+    if method != AUTO or parameters:
+        return calibrate(observation, method, parameters)
+    select = judged_samples(prepared, dataset)
+    return choose_ranges(prepared, observation, select, report, advance)
+
+
 def choose_ranges(
     prepared: Model,
     observation: Observation,
     select: Dataset | None,
-    report: Callable[[str, Verdict], None] = lambda name, verdict: None,
+    report: Report = lambda name, verdict: None,
     advance: Callable[[int], None] = lambda done: None,
 ) -> Calibration:
     """Return the ranges by which INT8 of a prepared model loses least on samples.
