@@ -111,7 +111,7 @@ def test_the_worst_part_decides():
     powers = np.ones((2, 2, 5))
     powers[0, 0], powers[0, 1] = 0.01, 0.0001
     np.testing.assert_allclose(decibels(powers), -22.97, atol=0.01)
-    np.testing.assert_allclose(decibels(powers, np.array([0.25, 1.0])), -26.95, atol=0.01)
+    np.testing.assert_allclose(decibels(powers, np.array([0.25, 1.0])), -26.82, atol=0.01)
 
 
 @pytest.mark.parametrize("axis", [1, 2])
@@ -137,14 +137,12 @@ def test_boxes_weigh_less_than_the_scores_of_their_output(tmp_path):
 def test_samples_without_a_finite_reference_do_not_count(tmp_path, subject):
     """The float model divides by zero on a sample of zeros."""
     network = subject(division)
-    with Judge(network.prepared, network.dataset) as judge:
-        before = judge.measure(network.prepared.proto)
     data = {"x": next(network.dataset.batches(20)).get("x").copy()}
     data["x"][3] = 0.0
     dataset = open_dataset(data, network.prepared)
     with Judge(network.prepared, dataset) as judge:
         verdict = judge.measure(network.prepared.proto)
-    assert (len(verdict.values), verdict.loss.samples) == (len(before.values) - 1,) * 2
+    assert (len(verdict.values), verdict.loss.samples) == (19, 19)
     assert np.isfinite(verdict.value)
 
 
