@@ -47,7 +47,7 @@ def choose(
     values: Parameters,
 ) -> Calibration:
     """Return a method's ranges; those of `auto` by what INT8 loses on some of the samples."""
-    from trtcal.evaluate.range_choice import AUTO, CANDIDATES, LEAST_SAMPLES, ranges_by
+    from trtcal.evaluate.range_choice import AUTO, LEAST_SAMPLES, MOST_TRIALS, ranges_by
 
     if method == AUTO and len(dataset) < LEAST_SAMPLES:
         note(
@@ -55,7 +55,7 @@ def choose(
             f"takes {LEAST_SAMPLES} samples"
         )
     rows = list[tuple[str, float]]()
-    with progress("judging ranges", CANDIDATES, "candidates") as advance:
+    with progress("judging ranges", MOST_TRIALS, "candidates") as advance:
         chosen = ranges_by(
             *(method, values, model, dataset, observation),
             lambda name, verdict: rows.append((name, -verdict.value)),

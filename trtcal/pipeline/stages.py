@@ -24,7 +24,7 @@ from trtcal.errors import BackendError, ResourceError, TrtcalError
 from trtcal.evaluate.comparison import Comparison, compare, with_layers
 from trtcal.evaluate.overflow import tensor_peaks
 from trtcal.evaluate.per_sample import class_labels
-from trtcal.evaluate.range_choice import CANDIDATES, ranges_by
+from trtcal.evaluate.range_choice import MOST_TRIALS, ranges_by
 from trtcal.evaluate.target_times import TargetTime, estimate_model, sizes_of
 from trtcal.evaluate.variant_limits import Contest, falls_short
 from trtcal.evaluate.variants import has_qdq
@@ -117,7 +117,10 @@ def calibrate_all(
         output = f"calibrations/{method}.json"
         parameters = settings.parameters.get(method)
         with journal.step("calibrate", output, (observation.digest,), parameters) as record:
-            with data.reading_for("ranges"), journal.progress("judging ranges", CANDIDATES) as done:
+            with (
+                data.reading_for("ranges"),
+                journal.progress("judging ranges", MOST_TRIALS) as done,
+            ):
                 model = inputs.prepared
                 ranges = ranges_by(method, parameters, model, data, observation, advance=done)
             calibrations[method] = replace(ranges, peaks=peaks or {})
