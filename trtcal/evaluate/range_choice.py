@@ -35,6 +35,7 @@ AUTO = "auto"
 LEAST_SAMPLES, MOST_SAMPLES = 8, 32  # that candidates are run on
 TRIALS, MOST_TRIALS = 20, 80  # candidates that are run: usually, and at most
 RUNS, CHECKED, VALUES = 2, 64, 1 << 26  # see `affordable`
+EVIDENCE = 2.0  # standard errors by which a switch has to be better: many are tried
 SAME = 0.02  # ranges whose logarithms differ by less are the same
 FINER, WIDER = "percentile 99.99", "1.25 times mse"
 FURTHER = (FINER, WIDER)
@@ -238,7 +239,7 @@ class _Search:
         changed = self.chosen | dict.fromkeys(tensors, method)
         verdict = self._measure({name: self.tables[of][name] for name, of in changed.items()})
         rise = verdict.value - self.verdict.value
-        if is_kept := verdict.is_better(self.verdict):
+        if is_kept := verdict.is_better(self.verdict, EVIDENCE):
             self.chosen, self.verdict = changed, verdict
         return rise, is_kept
 
