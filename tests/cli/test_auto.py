@@ -34,14 +34,14 @@ def test_the_chosen_one_loses_least_or_nearly(place, capsys):
     chosen = Calibration.read(place / "calibration.json")
     model = load_model(place / "net.onnx")
     prepared = prepare(model)
-    held = held_back(open_dataset(place / "data.npz", model), 16)[1]
+    held = held_back(open_dataset(place / "data.npz", model), 32)[1]
     with Judge(prepared, held) as judge:
         verdict = judge.measure(quantize(prepared, chosen).proto)
         plain = succeed(capsys, *ARGUMENTS, "percentile", "-o", "plain.json")
         other = judge.measure(quantize(prepared, Calibration.read(place / "plain.json")).proto)
     assert (chosen.method, chosen.samples) == ("auto", 64)
     assert verdict.value <= other.value + 0.1
-    assert "INT8 on 16 of the samples" in out
+    assert "INT8 on 32 of the samples" in out
     assert all(row.note.partition(":")[0] in KNOWN for row in chosen.ranges.values())
     (row,) = [line for line in out.splitlines() if "chosen: " in line]
     assert float(row.split("│")[2]) == pytest.approx(-verdict.value, abs=0.2)
