@@ -33,7 +33,7 @@ from trtcal.ranges import Calibration, Parameters
 
 AUTO = "auto"
 LEAST_SAMPLES, MOST_SAMPLES = 8, 32  # that candidates are run on
-TRIALS, MOST_TRIALS = 20, 80  # candidates that are run: usually, and at most
+TRIALS, MOST_TRIALS = 20, 48  # candidates that are run: usually, and at most
 RUNS, CHECKED, VALUES = 2, 64, 1 << 26  # see `affordable`
 EVIDENCE = 2.0  # standard errors by which a switch has to be better: many are tried
 SAME = 0.02  # ranges whose logarithms differ by less are the same
