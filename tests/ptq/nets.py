@@ -150,3 +150,18 @@ def wide_net(path: Path) -> Path:
         "[gemm] g = Gemm<transB=1>(r, w1, b1)  [tokens] y = Reshape(g, tokens)"
     )
     return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 12, 32]})
+
+
+def log_net(path: Path) -> Path:
+    """Energies in decibels without their mean: what INT8 rounds to zero has an infinite logarithm."""
+    draw = rng(8)
+    weights = {
+        "w0": np.eye(3, dtype=np.float32)[:, :, None, None],
+        "w1": draw.standard_normal((4, 3, 1, 1)).astype(np.float32),
+        "b1": draw.standard_normal(4).astype(np.float32),
+    }
+    nodes = as_nodes(
+        "[energy] e = Mul(x, x)  [bands] c = Conv(e, w0)  [log] l = Log(c)  "
+        "[mean] m = ReduceMean<axes=[1]>(l)  [centered] d = Sub(l, m)  [head] y = Conv(d, w1, b1)"
+    )
+    return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 4, 8, 8]})

@@ -17,7 +17,7 @@ from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import calibrate, observe
 from trtcal.data import open_dataset
 from trtcal.documents import read_document
-from trtcal.errors import InputError
+from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.judging import Judge, Verdict
 from trtcal.evaluate.layerwise import compare_layers
@@ -224,6 +224,30 @@ def test_an_optimization_that_takes_too_long_is_left(net, monkeypatch):
     part, _ = found_by(ticks - 5)
     assert part.optimizations.record["untried"] == ["weight clipping"]
     assert [one.name for one in part.tries] == [one.name for one in whole.tries[:-1]]
+
+
+@pytest.mark.parametrize("error", [IndexError("axis 4"), MemoryError(), BackendError("no", "yes")])
+def test_an_optimization_that_fails_ends_nothing(net, monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    def broken(_context, state, _):
+        weight = np.full((16, 3, 3, 3), np.nan, np.float32)
+        return [state.with_changes(Changes({"w0": weight}))]
+
+    first, *_ = OPTIMIZATIONS
+    rows = [
+        replace(first, name="fails", apply=fail),
+        replace(first, name="gives NaN", apply=broken, finer=True),
+        first,
+    ]
+    monkeypatch.setattr(improving, "OPTIMIZATIONS", rows)
+    result = improved(net, ImproveOptions())
+    kept = {row.name: row.kept for row in result.tries}
+    assert not kept["fails"] | kept["gives NaN"]
+    assert kept[first.name]
+    warned = [line for line in result.warnings if line.startswith("fails was not kept")]
+    shows(warned[0], str(error) or "MemoryError")
 
 
 def test_too_few_samples_are_refused(subject):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.ptq.nets import separable_net, token_net
+from tests.ptq.nets import log_net, separable_net, token_net
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.ptq.changes import with_constants
 from trtcal.ptq.equalization import equalize
@@ -71,6 +71,14 @@ def test_rounding_goes_further(subject):
         found[rounding] = net.decibels(replace(net.prepared, overrides=overrides), calibration)
     assert set(overrides.weights) == {"dense", "depthwise", "head"}
     assert found[True] < found[False]
+
+
+def test_a_layer_that_reads_nan_stays_as_it_is(subject):
+    net = subject(log_net)
+    with LayerwiseReconstruction(net.prepared, net.calibrated(), net.dataset, 48) as work:
+        overrides = work.run(ReconstructionOptions(rounding=True))
+    assert set(overrides.weights) == {"bands"}
+    assert not overrides.biases
 
 
 @pytest.mark.parametrize("rounding", [False, True])

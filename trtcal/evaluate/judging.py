@@ -78,15 +78,18 @@ class Verdict:
         """The mean of that number."""
         return float(self.values.mean())
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether no sample has NaN or an infinite loss."""
+        return bool(np.isfinite(self.values).all())
+
     def is_better(self, other: Verdict) -> bool:
         """Tell whether it is less, by more than a standard error of the difference sample by sample.
 
         So what is chosen first stays unless there is evidence. What is not finite is never better.
         """
-        if not np.isfinite(self.values).all():
-            return False
-        if not np.isfinite(other.values).all():
-            return True
+        if not (self.is_finite and other.is_finite):
+            return self.is_finite
         less = other.values - self.values
         return bool(less.mean() > less.std(ddof=1) / len(less) ** 0.5) if len(less) > 1 else False
 

@@ -39,6 +39,11 @@ class Moments:
     gram: Floats
     cross: Floats
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether the inputs had neither NaN nor values whose squares overflow."""
+        return bool(np.isfinite(self.gram).all() and np.isfinite(self.cross).all())
+
     def with_other(self, other: Moments) -> Moments:
         """Return the means over both halves."""
         return Moments((self.gram + other.gram) / 2, (self.cross + other.cross) / 2)

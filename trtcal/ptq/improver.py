@@ -11,16 +11,13 @@ from pathlib import Path
 from time import monotonic as now
 from typing import Any
 
-import numpy as np
-
 from trtcal.backends.sessions import give_back
-from trtcal.backends.trial import crashes_as_warnings
 from trtcal.calibration import calibrate
 from trtcal.data import Dataset, held_back
 from trtcal.data.dataset import batch_for, size_ranges, whole_batches
 from trtcal.documents import Document, write_document
 from trtcal.documents.overview import Columns, Overview, Shown
-from trtcal.errors import BackendError, InputError, __version__
+from trtcal.errors import InputError, __version__
 from trtcal.evaluate.judging import METHODS as ALL
 from trtcal.evaluate.judging import Judge, Verdict, leading
 from trtcal.evaluate.metrics import Loss
@@ -41,6 +38,7 @@ from trtcal.ptq.optimizations import (
     RANGES,
     Context,
     ImproveOptions,
+    Optimization,
     OutOfTimeError,
     State,
 )
@@ -164,7 +162,9 @@ class _Progress:
         """Tell whether a state with this verdict takes the place of the best one."""
         if self.verdict is None:
             return True
-        return not self.verdict.is_better(verdict) if finer else verdict.is_better(self.verdict)
+        if finer and verdict.is_finite:
+            return not self.verdict.is_better(verdict)
+        return verdict.is_better(self.verdict)
 
 
 def improve(
@@ -264,22 +264,28 @@ def _try_all(context: Context, judge: Judge) -> _Progress:
         ranges = _Attempt(name, "", [State(table, tables)], now())
         progress = _judged(progress, context, judge, ranges)
     for each in filter(options.takes, OPTIMIZATIONS):
-        try:
-            context.check_time()
-            started = now()
-            with crashes_as_warnings():
-                states = each.apply(context, progress.best, progress.ranges)
-                what = f"{each.what} ({each.source})"
-                attempt = _Attempt(each.name, what, states, started, each.finer)
-                progress = _judged(progress, context, judge, attempt)
-        except OutOfTimeError:
-            progress = replace(progress, untried=(*progress.untried, each.name))
-        except (BackendError, InputError, np.linalg.LinAlgError) as error:
-            nothing = Try(each.name, each.what, Loss(0, math.inf), math.inf, False, now() - started)
-            line = f"{each.name} was not kept: {error}"
-            tries, failures = (*progress.tries, nothing), (*progress.failures, line)
-            progress = replace(progress, tries=tries, failures=failures)
+        progress = _tried(progress, context, judge, each)
     return progress
+
+
+def _tried(
+    progress: _Progress, context: Context, judge: Judge, optimization: Optimization
+) -> _Progress:
+    """Return the progress after an optimization; one that fails is reported and ends nothing."""
+    name, what, started = optimization.name, optimization.what, now()
+    try:
+        context.check_time()
+        states = optimization.apply(context, progress.best, progress.ranges)
+        source = f"{what} ({optimization.source})"
+        attempt = _Attempt(name, source, states, started, optimization.finer)
+        return _judged(progress, context, judge, attempt)
+    except OutOfTimeError:
+        return replace(progress, untried=(*progress.untried, name))
+    except Exception as error:  # of any kind: all that was found before would be lost
+        nothing = Try(name, what, Loss(0, math.inf), math.inf, False, now() - started)
+        line = f"{name} was not kept: {str(error) or type(error).__name__}"
+        tries, failures = (*progress.tries, nothing), (*progress.failures, line)
+        return replace(progress, tries=tries, failures=failures)
 
 
 def _judged(progress: _Progress, context: Context, judge: Judge, attempt: _Attempt) -> _Progress:

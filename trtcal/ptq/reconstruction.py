@@ -253,8 +253,9 @@ class LayerwiseReconstruction(AbstractContextManager["LayerwiseReconstruction"])
         bias = None
         if step.bias is not None:
             shift = self._missing_shift(step, weights).astype(np.float32)
-            bias = step.bias.values + shift
-            self._shift(step, shift)
+            if np.isfinite(shift).all():
+                bias = step.bias.values + shift
+                self._shift(step, shift)
         return overrides.with_layer(step.name, grid, bias, step.kind.name)
 
     def _run_layer(self, step: _Step, grid: Grid | None) -> None:
@@ -318,12 +319,16 @@ class LayerwiseReconstruction(AbstractContextManager["LayerwiseReconstruction"])
 
     def _rounded(
         self, step: _Step, form: MatrixForm, options: ReconstructionOptions, weights: TokenWeights
-    ) -> Grid:
+    ) -> Grid | None:
+        """Return a layer's weights rounded together, None where its inputs are not finite."""
         centered = step.bias is not None
         read = partial(self._inputs, step)
         turns = [range(self.batches)[i::2] for i in range(2)]
         halves = [measure_moments(form, turn, read, centered, weights) for turn in turns if turn]
-        matrix, gram = form.matrix(step.values), halves[0].with_other(halves[-1]).gram
+        both = halves[0].with_other(halves[-1])
+        if not both.is_finite:
+            return None
+        matrix, gram = form.matrix(step.values), both.gram
         target = compensated(matrix, halves) if len(halves) > 1 else matrix
         scale = step.nearest.scale
         if options.clipping:  # for INT8 alone: blocks lost more on samples held back
