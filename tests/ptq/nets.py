@@ -153,15 +153,17 @@ def wide_net(path: Path) -> Path:
 
 
 def log_net(path: Path) -> Path:
-    """Energies in decibels without their mean: what INT8 rounds to zero has an infinite logarithm."""
+    """Logarithms of energies over a floor: what INT8 rounds to zero is below it, and gives NaN."""
     draw = rng(8)
     weights = {
+        "floor": np.float32(0.02),
+        "half": np.float32(0.01),
         "w0": np.eye(3, dtype=np.float32)[:, :, None, None],
         "w1": draw.standard_normal((4, 3, 1, 1)).astype(np.float32),
         "b1": draw.standard_normal(4).astype(np.float32),
     }
     nodes = as_nodes(
-        "[energy] e = Mul(x, x)  [bands] c = Conv(e, w0)  [log] l = Log(c)  "
-        "[mean] m = ReduceMean<axes=[1]>(l)  [centered] d = Sub(l, m)  [head] y = Conv(d, w1, b1)"
+        "[energy] e = Mul(x, x)  [floored] f = Add(e, floor)  [bands] c = Conv(f, w0)  "
+        "[lowered] d = Sub(c, half)  [log] l = Log(d)  [head] y = Conv(l, w1, b1)"
     )
     return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 4, 8, 8]})
