@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -121,38 +121,35 @@ def linear_bins(histogram: Histogram, bins: int) -> Edges:
 
 @compiled
 def _divergences(counts: Edges, levels: int) -> npt.NDArray[np.float64]:
-    """Return the divergence for each number of kept bins from `levels` to all, shape (n,)."""
-    result = np.empty(counts.size - levels + 1)
-    for position in range(result.size):
-        result[position] = _divergence(counts, position + levels, levels)
-    return result
-
-
-@compiled
-def _divergence(counts: Edges, kept: int, levels: int) -> float:
-    """Return KL(P || Q) for the first `kept` bins.
+    """Return KL(P || Q) for each number of kept bins from `levels` to all, shape (n,).
 
     P has what was clipped in its last bin, Q has not; both are normalised. Where that bin is empty
     without the clipped values, Q gets one value there: the published text leaves this case open, and
-    an infinite divergence would forbid to clip any outlier beyond a gap.
+    an infinite divergence would forbid to clip any outlier beyond a gap. Sums up to each bin make
+    the work of a number of kept bins that of its levels.
     """
-    clipped = counts[kept:].sum()
-    smoothing = 1.0 if clipped > 0.0 and counts[kept - 1] == 0.0 else 0.0
-    p_total, q_total = counts.sum(), counts[:kept].sum() + smoothing
-    divergence, first = 0.0, 0
-    for level in range(levels):
-        last = -(-(level + 1) * kept // levels)  # bins j with floor(j * levels / kept) == level
-        occupied = (counts[first:last] > 0.0).sum()
-        mass = counts[first:last].sum()
-        if last == kept:
-            occupied += smoothing
-            mass += smoothing
-        for j in range(first, last):
-            p = counts[j] + (clipped if j == kept - 1 else 0.0)
-            if p > 0.0:
-                divergence += p / p_total * np.log(p / p_total * q_total * occupied / mass)
-        first = last
-    return divergence
+    mass, occupied = np.zeros(counts.size + 1), np.zeros(counts.size + 1)
+    logs = np.zeros(counts.size + 1)  # the sum of p log p
+    for j in range(counts.size):
+        mass[j + 1], occupied[j + 1] = mass[j] + counts[j], occupied[j] + (counts[j] > 0.0)
+        logs[j + 1] = logs[j] + (counts[j] * np.log(counts[j]) if counts[j] > 0.0 else 0.0)
+    total = mass[-1]
+    result = np.empty(counts.size - levels + 1)
+    for kept in range(levels, counts.size + 1):
+        clipped, last = total - mass[kept], counts[kept - 1]
+        smoothing = 1.0 if clipped > 0.0 and last == 0.0 else 0.0
+        divergence, first = logs[kept - 1], 0
+        if last + clipped > 0.0:
+            divergence += (last + clipped) * np.log(last + clipped)
+        for level in range(levels):
+            end = -(-(level + 1) * kept // levels)  # bins j with floor(j * levels / kept) == level
+            here, bins = mass[end] - mass[first], occupied[end] - occupied[first]
+            beyond, more = (clipped, smoothing) if end == kept else (0.0, 0.0)
+            if here + beyond > 0.0:
+                divergence += (here + beyond) * np.log((bins + more) / (here + more))
+            first = end
+        result[kept - levels] = divergence / total + np.log((mass[kept] + smoothing) / total)
+    return result
 
 
 @dataclass(frozen=True)
@@ -223,12 +220,16 @@ class Auto:
 
     def __call__(self, histogram: Histogram) -> Range:
         """Return the chosen range, its reason in the note."""
-        ranges = {name: make()(histogram) for name, make in METHODS.items()}
+        return self.choose({name: make()(histogram) for name, make in METHODS.items()}, histogram)
+
+    def choose(self, ranges: Mapping[str, Range], histogram: Histogram) -> Range:
+        """Return one of the ranges by method, its reason in the note."""
         if histogram.amax == 0.0:
             return ranges["minmax"]
         errors = squared_errors(histogram, np.array([item.amax for item in ranges.values()]))
         errors = np.maximum(errors, np.finfo(np.float64).tiny)
-        gains = dict(zip(ranges, 10.0 * np.log10(errors[0] / errors), strict=True))
+        whole = errors[[*ranges].index("minmax")]
+        gains = dict(zip(ranges, 10.0 * np.log10(whole / errors), strict=True))
         best = max(gains, key=lambda name: gains[name])
         if gains[best] < self.min_gain_db:
             reason = f"minmax: {best} would gain only {gains[best]:.2f} dB"

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,8 @@ NO_SPINNING = ("session.intra_op.allow_spinning", "0")
 # Sessions that run in turns take memory from a single arena, which grows by what is asked for.
 AS_REQUESTED = 1
 SHARED_ARENA = ("session.use_env_allocators", "1")
+# Q/DQ are then operators as others, and constants are dequantized once.
+WITHOUT_QDQ = ("session.disable_quant_qdq", "1")
 ENTRIES = (EXACT_PRODUCTS, EXACT_INPUTS, NO_SPINNING)
 """What every session is configured with."""
 RUN_S = 10  # of the sample that a model is tried with
@@ -65,9 +68,11 @@ class Session(onnxruntime.InferenceSession):  # type: ignore[misc]  # it has no 
     `ranks` are the numbers of axes of the inputs, None where the model leaves it open, `firsts` the
     first sizes of the outputs, None where there is none or it is dynamic. `rounds` tells whether values
     are rounded to float16 or bfloat16. `device` is "@NAME" of a session that runs on another machine.
+    `constants` are inputs that every run gets beside its feeds.
     """
 
     device = ""
+    constants: Feeds = MappingProxyType({})
     ranks: dict[str, int | None]
     firsts: dict[str, int | None]
 
@@ -80,6 +85,10 @@ class Session(onnxruntime.InferenceSession):  # type: ignore[misc]  # it has no 
         sizes = {value.name: (value.shape or [None])[0] for value in self.get_outputs()}
         self.firsts = {n: size if isinstance(size, int) else None for n, size in sizes.items()}
         self.rounds = narrow and self.get_providers()[0] == CPU
+
+    def run(self, outputs: Sequence[str] | None, feeds: Feeds, *options: Any) -> Any:
+        """Run on feeds and the constants."""
+        return super().run(outputs, {**feeds, **self.constants}, *options)
 
     def runs_of(self, feeds: Feeds) -> list[dict[str, Array]]:
         """Return what to feed in each run that a batch takes."""
@@ -137,6 +146,7 @@ def open_session(
     arena: bool = True,
     name: str = "the model",
     shares_arena: bool = False,
+    is_literal: bool = False,
 ) -> Session:
     """Open a session; `threads` 0 takes all cores; `optimized` is where to save the final graph.
 
@@ -151,7 +161,8 @@ def open_session(
     options.intra_op_num_threads = threads or os.cpu_count() or 1
     options.log_severity_level = severity
     _set_arena(options, arena, shares_arena)
-    for entry in (*ENTRIES, *(BESIDE if optimized else ())):
+    literal = [WITHOUT_QDQ] if is_literal else []
+    for entry in (*ENTRIES, *(BESIDE if optimized else ()), *literal):
         options.add_session_config_entry(*entry)
     if as_it_is:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -17,7 +17,7 @@ import numpy as np
 import calibrators
 from calibrators import EmptyHistogramError, Histogram, UnknownCalibratorError
 from calibrators.floating import floating_amax
-from calibrators.range import FLOOR
+from calibrators.range import FLOOR, Range
 from calibrators.registry import BUILT_IN
 from trtcal.data import Dataset
 from trtcal.data.dataset import SizeRanges
@@ -148,19 +148,33 @@ def calibrate(
     """
     chosen = dict(parameters or {})
     calibrator = create_calibrator(method, chosen)
+
+    def choose(name: str, histogram: Histogram) -> Range:
+        with _naming(method, f" on tensor {name!r}", EmptyHistogramError):
+            return calibrator(histogram)
+
+    if dataclasses.is_dataclass(calibrator) and not isinstance(calibrator, type):
+        chosen = dataclasses.asdict(calibrator)  # with the defaults
+    return ranged(observation, method, chosen, choose)
+
+
+def ranged(
+    observation: Observation,
+    method: str,
+    parameters: dict[str, Any],
+    choose: Callable[[str, Histogram], Range],
+) -> Calibration:
+    """Return the table of what is chosen for each tensor; `choose` may raise EmptyHistogramError."""
     ranges: dict[str, TensorRange] = {}
     unranged: dict[str, str] = {}
     for name, histogram in observation.histograms.items():
         try:
-            with _naming(method, f" on tensor {name!r}", EmptyHistogramError):
-                ranges[name] = _choose(method, calibrator, histogram)
+            ranges[name] = _with_facts(method, choose(name, histogram), histogram)
         except EmptyHistogramError as error:
             unranged[name] = str(error)
-    if dataclasses.is_dataclass(calibrator) and not isinstance(calibrator, type):
-        chosen = dataclasses.asdict(calibrator)  # with the defaults
     facts = observation.model, observation.dataset, observation.samples, observation.digest
     of_samples = observation.sizes, observation.sample_digests
-    return Calibration(method, chosen, *facts, ranges, unranged, *of_samples)
+    return Calibration(method, parameters, *facts, ranges, unranged, *of_samples)
 
 
 def create_calibrator(method: str, parameters: Parameters) -> calibrators.Calibrator:
@@ -194,8 +208,7 @@ def _naming(method: str, where: str, *known: type[Exception]) -> Iterator[None]:
 AS_INT8 = frozenset(("minmax", "percentile"))  # methods that choose without a look at the grid
 
 
-def _choose(method: str, calibrator: calibrators.Calibrator, histogram: Histogram) -> TensorRange:
-    chosen = calibrator(histogram)
+def _with_facts(method: str, chosen: Range, histogram: Histogram) -> TensorRange:
     notes = [chosen.note] if chosen.note else []
     if infinite := histogram.positive_inf + histogram.negative_inf:
         notes.append(f"{infinite} infinite values were not counted")

@@ -87,7 +87,7 @@ class Calibrate(
         from trtcal.calibration.cache_tensors import CacheTensors, cache_tensors
         from trtcal.calibration.profile import Phases
         from trtcal.check.data_check import check_data
-        from trtcal.cli.held_out import choose, note_if_few, refuse, show_curve, split_for_auto
+        from trtcal.cli.held_out import choose, note_if_few, refuse, show_curve
         from trtcal.data import size_ranges
         from trtcal.documents import together, unfinished
         from trtcal.quantization import find_layers, tensors_to_observe
@@ -112,7 +112,6 @@ class Calibrate(
             show_curve(self, prepared, dataset, chosen, values)
             return
         note_if_few(len(dataset))
-        observed, select = split_for_auto(prepared, dataset, chosen)
         output = self.output or Path("calibration.json")
 
         kept = self.histograms or output
@@ -120,8 +119,8 @@ class Calibrate(
 
         def count(network: Model, names: list[str], place: Path) -> Observation:
             how = _observe_options(self, unfinished(place))
-            with progress(f"observing {len(names)} tensors", len(observed), "samples") as advance:
-                return observe(network, observed, names, how, advance, remark)
+            with progress(f"observing {len(names)} tensors", len(dataset), "samples") as advance:
+                return observe(network, dataset, names, how, advance, remark)
 
         def make() -> Observation:
             size = 1 if self.max_memory else 16
@@ -133,12 +132,12 @@ class Calibrate(
             further = count(loaded, more, rest).histograms if more else {}
             return replace(seen, histograms=seen.histograms | further)
 
-        observation = cached(self.histograms, loaded, observed, [*tensors, *more], make)
+        observation = cached(self.histograms, loaded, dataset, [*tensors, *more], make)
         phases.lap("observation")
-        result = choose(self, prepared, observation, select, chosen, values)
+        result = choose(self, prepared, dataset, observation, chosen, values)
         result = listed.complete(replace(result, sizes=size_ranges(loaded, dataset)))
         phases.lap("ranges")
-        title = f"{result.method} over {result.samples} samples of {observed.name}"
+        title = f"{result.method} over {result.samples} samples of {dataset.name}"
         note(f"note: {result.samples:,} samples in {sum(phases.seconds.values()):.1f} s")
         with together():
             for check in checks:
@@ -149,7 +148,7 @@ class Calibrate(
         remember(output, model=loaded.path, data=self.data or settings.data)
         phases.lap("writing")
         if self.profile:
-            show_profile(observation, prepared, observed, phases, output)
+            show_profile(observation, prepared, dataset, phases, output)
         _advise(self, output)
 
 

@@ -38,45 +38,44 @@ def refuse(options: Mapping[str, object]) -> None:
         raise InputError(f"--how-many and --{name} exclude each other", hint)
 
 
-def split_for_auto(model: Model, dataset: Dataset, method: str) -> tuple[Dataset, Dataset | None]:
-    """Return the samples to observe, and for `auto` those to judge by, None if there are too few."""
-    if method != "auto":
-        return dataset, None
-    if len(dataset) < LEAST_SAMPLES:
+def choose(
+    options: JsonOptions,
+    model: Model,
+    dataset: Dataset,
+    observation: Observation,
+    method: str,
+    values: Parameters,
+) -> Calibration:
+    """Return a method's ranges; those of `auto` by what INT8 loses on some of the samples."""
+    from trtcal.calibration import calibrate
+    from trtcal.evaluate.range_choice import (
+        AUTO,
+        CANDIDATES,
+        LEAST_SAMPLES,
+        choose_ranges,
+        judged_samples,
+    )
+
+    if method != AUTO or values:
+        return calibrate(observation, method, values)
+    select = judged_samples(model, dataset)
+    if select is None:
         note(
             "note: auto chooses each tensor's method by its histogram alone: judging by outputs "
             f"takes {LEAST_SAMPLES} samples"
         )
-        return dataset, None
-    from trtcal.ptq.improver import split_samples
-
-    return split_samples(model, dataset)
-
-
-def choose(
-    options: JsonOptions,
-    model: Model,
-    observation: Observation,
-    select: Dataset | None,
-    method: str,
-    values: Parameters,
-) -> Calibration:
-    """Return a method's ranges, with samples to judge by those of the method that loses least."""
-    from trtcal.calibration import calibrate
-    from trtcal.evaluate.judging import METHODS, choose_method
-
-    if select is None:
-        return calibrate(observation, method, values)
-    with progress("judging ranges", len(METHODS), "methods") as advance:
-        chosen, verdicts = choose_method(model, observation, select, values, advance)
-    columns: Columns = {
-        "method": lambda row: "auto, by tensor" if row[0] == "auto" else row[0],
-        "SQNR, mean dB": lambda row: f"{-row[1].value:.2f}",
-        "": lambda row: "chosen" if row[0] == chosen.method else "",
-    }
-    if not options.as_json:
-        title = f"on {len(select)} samples held back; the first, unless another is clearly better"
-        print_table([*verdicts.items()], columns, title)
+    rows = list[tuple[str, float]]()
+    with progress("judging ranges", CANDIDATES, "candidates") as advance:
+        chosen = choose_ranges(
+            model,
+            observation,
+            select,
+            lambda name, verdict: rows.append((name, verdict.value)),
+            advance,
+        )
+    columns: Columns = {"ranges": "{0}", "SQNR, mean dB": lambda row: f"{-row[1]:.2f}"}
+    if rows and not options.as_json:
+        print_table(rows, columns, f"INT8 on {len(select or ())} of the samples")
     return chosen
 
 
