@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from time import monotonic as now
 from typing import Any
 
 from trtcal.backends.sessions import give_back
-from trtcal.calibration import calibrate
 from trtcal.data import Dataset, held_back
 from trtcal.data.dataset import batch_for, size_ranges, whole_batches
 from trtcal.documents import Document, write_document
 from trtcal.documents.overview import Columns, Overview, Shown
 from trtcal.errors import InputError, __version__
-from trtcal.evaluate.judging import METHODS as ALL
 from trtcal.evaluate.judging import Judge, Verdict, leading
 from trtcal.evaluate.metrics import Loss
+from trtcal.evaluate.range_choice import CANDIDATES, choose_ranges, judged_samples
 from trtcal.evaluate.replay import Reporter
 from trtcal.formats import NARROW
 from trtcal.model import Model
@@ -33,9 +32,7 @@ from trtcal.ptq.artifact import (
 )
 from trtcal.ptq.changes import Changes
 from trtcal.ptq.optimizations import (
-    NEAREST,
     OPTIMIZATIONS,
-    RANGES,
     Context,
     ImproveOptions,
     Optimization,
@@ -44,10 +41,10 @@ from trtcal.ptq.optimizations import (
 )
 from trtcal.ptq.reconstruction import samples_in_memory
 from trtcal.quantization import Plan, QuantizedModel, find_layers, quantize, tensors_to_observe
-from trtcal.quantization.qdq import NONE, without_ranges
+from trtcal.quantization.qdq import without_ranges
 from trtcal.ranges import Calibration
 
-METHODS = {"fast": ("percentile", "mse"), "best": ALL}
+RANGES, NEAREST = "ranges", "nearest weights"  # what is tried first, without optimizations
 HELD_BACK = (16, 128)  # samples, at least and at most; a quarter between
 LEAST_SAMPLES = 8  # in all
 FEW = 64
@@ -143,13 +140,12 @@ class _Attempt:
 
 @dataclass(frozen=True)
 class _Progress:
-    """What was tried so far, the best state with its verdict, and the ranges of every try by name."""
+    """What was tried so far, and the best state with its verdict."""
 
     state: State | None = None
     verdict: Verdict | None = None
     tries: tuple[Try, ...] = ()
     untried: tuple[str, ...] = ()
-    ranges: Mapping[str, Calibration] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
 
     @property
@@ -182,7 +178,7 @@ def improve(
     give_back()  # what a check of the data has left
     with Judge(prepared, selection, options.objective, options.metric) as judge:
         context = _context(prepared, fit, options, reporter)
-        progress = _try_all(context, judge)
+        progress = _try_all(context, judge, selection)
     best = progress.best
     warnings = (*_warnings(len(fit), len(selection)), *progress.failures)
     counts = {"fitted": context.in_memory, "calibration": len(fit), "selection": len(selection)}
@@ -250,22 +246,27 @@ def _context(prepared: Model, fit: Dataset, options: ImproveOptions, reporter: R
     return Context(prepared, fit, whole(most), whole(in_memory), options, until, reporter, build)
 
 
-def _try_all(context: Context, judge: Judge) -> _Progress:
-    """Try ranges, whatever time there is, and then every optimization in its order."""
-    model, options = context.prepared, context.options
-    tables = {NONE: without_ranges(model)}
-    if options.plan.ranged:
-        tensors = tensors_to_observe(find_layers(model))
-        observation = context.observe(model, tensors, context.reporter)
-        tables = {method: calibrate(observation, method) for method in METHODS[options.effort]}
-    progress = _Progress()
-    for method, table in tables.items():
-        name = NEAREST if method == NONE else f"{RANGES}{method}"
-        ranges = _Attempt(name, "", [State(table, tables)], now())
-        progress = _judged(progress, context, judge, ranges)
-    for each in filter(options.takes, OPTIMIZATIONS):
+def _try_all(context: Context, judge: Judge, selection: Dataset) -> _Progress:
+    """Try the best ranges, whatever time there is, and then every optimization in its order."""
+    started = now()
+    name = RANGES if context.plan.ranged else NEAREST
+    first = _Attempt(name, "", [State(_first_ranges(context, selection))], started)
+    progress = _judged(_Progress(), context, judge, first)
+    for each in filter(context.options.takes, OPTIMIZATIONS):
         progress = _tried(progress, context, judge, each)
     return progress
+
+
+def _first_ranges(context: Context, selection: Dataset) -> Calibration:
+    """Return the ranges by which INT8 loses least on the samples held back, if the plan has INT8."""
+    model = context.prepared
+    if not context.plan.ranged:
+        return without_ranges(model)
+    tensors = tensors_to_observe(find_layers(model))
+    observation = context.observe(model, tensors, context.reporter)
+    select = judged_samples(model, selection) if "int8" in context.plan.asked else None
+    with context.reporter("judging ranges", CANDIDATES) as advance:
+        return choose_ranges(model, observation, select, advance=advance)
 
 
 def _tried(
@@ -275,7 +276,7 @@ def _tried(
     name, what, started = optimization.name, optimization.what, now()
     try:
         context.check_time()
-        states = optimization.apply(context, progress.best, progress.ranges)
+        states = optimization.apply(context, progress.best)
         source = f"{what} ({optimization.source})"
         attempt = _Attempt(name, source, states, started, optimization.finer)
         return _judged(progress, context, judge, attempt)
@@ -302,20 +303,16 @@ def _judged(progress: _Progress, context: Context, judge: Judge, attempt: _Attem
 
     verdict, state = leading(map(measured, itertools.chain([first], in_time)))
     give_back()
-    what = attempt.what
-    if others and plan.ranged:
-        what = f"{what}; with ranges by {state.calibration.method}"
     kept = progress.keeps(verdict, attempt.finer)
     seconds = now() - attempt.started
     infinite = f"{attempt.name}: the INT8 outputs have NaN or infinite values"
     failures = () if math.isfinite(verdict.value) else (infinite,)
-    tried = Try(attempt.name, what, verdict.loss, verdict.value, kept, seconds)
+    tried = Try(attempt.name, attempt.what, verdict.loss, verdict.value, kept, seconds)
     return replace(
         progress,
         state=state if kept else progress.state,
         verdict=verdict if kept else progress.verdict,
         tries=(*progress.tries, tried),
-        ranges={**progress.ranges, attempt.name: state.calibration},
         failures=(*progress.failures, *failures),
     )
 
