@@ -44,7 +44,7 @@ from trtcal.quantization import Plan, QuantizedModel, find_layers, quantize, ten
 from trtcal.quantization.qdq import without_ranges
 from trtcal.ranges import Calibration
 
-RANGES, NEAREST = "ranges", "nearest weights"  # what is tried first, without optimizations
+NEAREST = "nearest weights"  # what is tried first where there are no ranges
 HELD_BACK = (16, 128)  # samples, at least and at most; a quarter between
 LEAST_SAMPLES = 8  # in all
 FEW = 64
@@ -248,9 +248,9 @@ def _context(prepared: Model, fit: Dataset, options: ImproveOptions, reporter: R
 
 def _try_all(context: Context, judge: Judge, selection: Dataset) -> _Progress:
     """Try the best ranges, whatever time there is, and then every optimization in its order."""
-    started = now()
-    name = RANGES if context.plan.ranged else NEAREST
-    first = _Attempt(name, "", [State(_first_ranges(context, selection))], started)
+    started, table = now(), _first_ranges(context, selection)
+    name = f"ranges: {table.method}" if context.plan.ranged else NEAREST
+    first = _Attempt(name, "", [State(table)], started)
     progress = _judged(_Progress(), context, judge, first)
     for each in filter(context.options.takes, OPTIMIZATIONS):
         progress = _tried(progress, context, judge, each)
