@@ -32,7 +32,9 @@ from trtcal.ptq.artifact import (
 )
 from trtcal.ptq.changes import Changes
 from trtcal.ptq.optimizations import (
+    NEAREST,
     OPTIMIZATIONS,
+    RANGES,
     Context,
     ImproveOptions,
     Optimization,
@@ -44,7 +46,6 @@ from trtcal.quantization import Plan, QuantizedModel, find_layers, quantize, ten
 from trtcal.quantization.qdq import without_ranges
 from trtcal.ranges import Calibration
 
-NEAREST = "nearest weights"  # what is tried first where there are no ranges
 HELD_BACK = (16, 128)  # samples, at least and at most; a quarter between
 LEAST_SAMPLES = 8  # in all
 FEW = 64
@@ -249,7 +250,7 @@ def _context(prepared: Model, fit: Dataset, options: ImproveOptions, reporter: R
 def _try_all(context: Context, judge: Judge, selection: Dataset) -> _Progress:
     """Try the best ranges, whatever time there is, and then every optimization in its order."""
     started, table = now(), _first_ranges(context, selection)
-    name = f"ranges: {table.method}" if context.plan.ranged else NEAREST
+    name = f"{RANGES}{table.method}" if context.plan.ranged else NEAREST
     first = _Attempt(name, "", [State(table)], started)
     progress = _judged(_Progress(), context, judge, first)
     for each in filter(context.options.takes, OPTIMIZATIONS):

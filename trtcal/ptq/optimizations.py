@@ -26,6 +26,7 @@ from trtcal.quantization import Plan, find_layers, tensors_to_observe
 from trtcal.ranges import Calibration
 
 BATCH = 32
+RANGES, NEAREST = "ranges: ", "nearest weights"  # what is tried first, without optimizations
 METHODS = ("auto", "percentile")  # of ranges of changed tensors: equalized channels have no tails
 
 
