@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 FILE, PAGE = "trtcal.toml", "see docs/configuration.md"
 MOST_BYTES = 1 << 20
-METHODS = ("minmax", "percentile", "entropy")
+METHODS = ("auto",)
 TASKS = (
     *("classification", "multilabel", "detection", "segmentation", "regression", "embedding"),
     *("tokens", "audio", "image", "none"),
@@ -637,7 +637,7 @@ class Config(Shown):
     >>> from pathlib import Path
     >>> config = Config(Path("trtcal.toml"), model=Path("model.onnx"))
     >>> config.calibration.method, config.build.run_targets
-    ('percentile', ('cpu', 'sm89'))
+    ('auto', ('cpu', 'sm89'))
     """
 
     path: Path = Path(FILE)

@@ -1,4 +1,4 @@
-"""`trtcal calibrate --method auto`: judged by outputs, on samples held back."""
+"""`trtcal calibrate`, whose default is auto: judged by outputs, on some of the samples."""
 
 import json
 
@@ -12,10 +12,12 @@ from tests.fixtures.slow import SLOW
 from tests.ptq.nets import separable_net
 from trtcal.data import held_back, open_dataset
 from trtcal.evaluate.judging import METHODS, Judge
+from trtcal.evaluate.range_choice import FURTHER
 from trtcal.model import load_model
 from trtcal.quantization import prepare, quantize
 from trtcal.ranges import Calibration
 
+KNOWN = {*METHODS, *FURTHER} - {"auto"}
 ARGUMENTS = ("calibrate", "net.onnx", "--data", "data.npz", "--method")
 
 
@@ -28,23 +30,22 @@ def place(tmp_path, monkeypatch):
 
 
 def test_the_chosen_one_loses_least_or_nearly(place, capsys):
-    out = succeed(capsys, *ARGUMENTS, "auto")
+    out = succeed(capsys, *ARGUMENTS[:-1])
     chosen = Calibration.read(place / "calibration.json")
     model = load_model(place / "net.onnx")
     prepared = prepare(model)
-    held = held_back(open_dataset(place / "data.npz", model), 16)[1]
+    held = held_back(open_dataset(place / "data.npz", model), 32)[1]
     with Judge(prepared, held) as judge:
         verdict = judge.measure(quantize(prepared, chosen).proto)
         plain = succeed(capsys, *ARGUMENTS, "percentile", "-o", "plain.json")
         other = judge.measure(quantize(prepared, Calibration.read(place / "plain.json")).proto)
-    assert chosen.method in METHODS
-    assert chosen.samples == 48
-    assert verdict.value <= other.value + 0.5
-    assert "on 16 samples held back" in out
-    rows = [line for line in out.splitlines() if "chosen" in line]
-    assert chosen.method in rows[0]
-    assert f"{-verdict.value:.2f}" in rows[0]
-    assert "held back" not in plain
+    assert (chosen.method, chosen.samples) == ("auto", 64)
+    assert verdict.value <= other.value + 0.1
+    assert "INT8 on 32 of the samples" in out
+    assert all(row.note.partition(":")[0] in KNOWN for row in chosen.ranges.values())
+    (row,) = [line for line in out.splitlines() if "chosen: " in line]
+    assert float(row.split("│")[2]) == pytest.approx(-verdict.value, abs=0.2)
+    assert "INT8 on" not in plain
 
 
 def test_the_json_is_the_file(place, capsys):
@@ -61,12 +62,12 @@ def test_the_ways_to_observe_go_with_it(place, capsys, option):
 
 
 def test_few_samples_go_by_the_tensor(place, capsys):
-    samples(place / "data.npz", count=24)
+    samples(place / "data.npz", count=7)
     status, _, err = run(capsys, *ARGUMENTS, "auto")
     assert status == 0
-    assert "judging by outputs takes 32 samples" in err
+    assert "judging by outputs takes 8 samples" in err
     found = Calibration.read(place / "calibration.json")
-    assert (found.method, found.samples) == ("auto", 24)
+    assert (found.method, found.samples) == ("auto", 7)
     assert create("auto").min_gain_db == found.parameters["min_gain_db"]
 
 
@@ -77,4 +78,4 @@ def test_a_model_of_one_sample_a_batch(place, capsys, method):
         value.type.tensor_type.shape.dim[0].dim_value = 1
     onnx.save(proto, place / "net.onnx")
     succeed(capsys, *ARGUMENTS, method)
-    assert Calibration.read(place / "calibration.json").samples == (48 if method == "auto" else 64)
+    assert Calibration.read(place / "calibration.json").samples == 64

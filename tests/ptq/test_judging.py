@@ -1,13 +1,15 @@
 """A detector with boxes of hundreds of pixels and scores below one in the same output."""
 
 import numpy as np
+import pytest
 from onnx import helper
 
 from tests.fixtures.fails import fails
 from tests.fixtures.graphs import as_nodes
 from tests.fixtures.networks import rng, save
+from trtcal.data import open_dataset
 from trtcal.errors import InputError
-from trtcal.evaluate.judging import Judge, decibels, find_parts
+from trtcal.evaluate.judging import Judge, decibels, divide, find_parts, weigh
 from trtcal.model import load_model
 
 
@@ -50,6 +52,14 @@ def detector(path, scores=1.0, boxes=200.0, flat=False):
     read = {name for node in nodes for name in node.input}
     used = {name: one for name, one in weights.items() if name in read}
     return save(path, nodes, used, {"x": ["n", 3, 8, 8]}, outputs)
+
+
+def division(path):
+    """A sum over itself: not a number where all inputs are 0."""
+    nodes = as_nodes("s = ReduceSum<keepdims=1>(x, axes)  y = Div(x, s)")
+    return save(
+        path, nodes, {"axes": np.array([1, 2, 3])}, {"x": ["n", 3, 8, 8]}, {"y": ["n", 3, 8, 8]}
+    )
 
 
 def test_boxes_and_scores_are_parts(tmp_path):
@@ -97,10 +107,43 @@ def test_samples_without_signal_hardly_count():
     assert (10 * np.log10(noise / signal)).mean() > -6
 
 
-def test_parts_count_alike():
+def test_the_worst_part_decides():
     powers = np.ones((2, 2, 5))
     powers[0, 0], powers[0, 1] = 0.01, 0.0001
-    np.testing.assert_allclose(decibels(powers), -30.0)
+    np.testing.assert_allclose(decibels(powers), -22.97, atol=0.01)
+    np.testing.assert_allclose(decibels(powers, np.array([0.25, 1.0])), -26.82, atol=0.01)
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_scores_beside_offsets_in_one_tensor_are_pieces(axis):
+    draw = rng(3)
+    boxes, scores = draw.uniform(0, 300, (5, 4, 7)), draw.uniform(0, 1, (5, 2, 7))
+    values = np.moveaxis(np.concatenate([boxes, scores], axis=1), 1, axis)
+    first, second = divide("y", values)
+    np.testing.assert_array_equal(np.moveaxis(first.of({"y": values}), axis, 1), scores)
+    np.testing.assert_array_equal(np.moveaxis(second.of({"y": values}), axis, 1), boxes)
+    assert len(divide("y", boxes)) == len(divide("y", scores)) == 1
+
+
+def test_boxes_weigh_less_than_the_scores_of_their_output(tmp_path):
+    model = load_model(detector(tmp_path / "net.onnx"))
+    draw = rng(5)
+    values = {n: draw.uniform(0, 1, (6, 4)) for n in ("hit0", "hit1")}
+    values |= {n: draw.uniform(0, 200, (6, 4)) for n in ("boxes0", "boxes1")}
+    weights = [weight for weight, _ in weigh(find_parts(model), model, values)]
+    assert weights == [0.25, 1.0]
+
+
+def test_samples_without_a_finite_reference_do_not_count(tmp_path, subject):
+    """The float model divides by zero on a sample of zeros."""
+    network = subject(division)
+    data = {"x": next(network.dataset.batches(20)).get("x").copy()}
+    data["x"][3] = 0.0
+    dataset = open_dataset(data, network.prepared)
+    with Judge(network.prepared, dataset) as judge:
+        verdict = judge.measure(network.prepared.proto)
+    assert (len(verdict.values), verdict.loss.samples) == (19, 19)
+    assert np.isfinite(verdict.value)
 
 
 def test_outputs_that_are_not_finite_lose_to_all_others(tmp_path, subject):

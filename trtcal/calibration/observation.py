@@ -163,13 +163,19 @@ def ranged(
     method: str,
     parameters: dict[str, Any],
     choose: Callable[[str, Histogram], Range],
+    method_of: Callable[[str], str] | None = None,
 ) -> Calibration:
-    """Return the table of what is chosen for each tensor; `choose` may raise EmptyHistogramError."""
+    """Return the table of what is chosen for each tensor; `choose` may raise EmptyHistogramError.
+
+    `method_of` gives the method of a tensor where not all have the same.
+    """
     ranges: dict[str, TensorRange] = {}
     unranged: dict[str, str] = {}
     for name, histogram in observation.histograms.items():
         try:
-            ranges[name] = _with_facts(method, choose(name, histogram), histogram)
+            chosen = choose(name, histogram)
+            own = method_of(name) if method_of else method
+            ranges[name] = _with_facts(own, chosen, histogram)
         except EmptyHistogramError as error:
             unranged[name] = str(error)
     facts = observation.model, observation.dataset, observation.samples, observation.digest

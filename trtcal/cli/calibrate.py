@@ -50,15 +50,16 @@ class Calibrate(
     tensor; a method reads only the histograms. The output is a summary, with -v every range. After
     an interruption the same command resumes from the checkpoint beside its output.
 
-    `--method auto` holds a quarter of the samples back, and chooses the method that loses least
-    there in INT8. With fewer than 32 samples it chooses each tensor's method by the histogram
-    alone.
+    The method `auto` chooses one of the others for each tensor, by what INT8 loses at the outputs
+    on 8 to 32 of the samples. With fewer than 8 samples the histograms alone decide.
 
     --how-many judges ranges from 8, 16, 32, ... of the samples on the other samples, by the loss
     of INT8. It writes nothing, unless -o names a file for the learning curve.
     """
 
-    method: str | None = option("minmax, percentile, entropy, mse, auto, or the name of a plug-in.")
+    method: str | None = option(
+        "auto, minmax, percentile, entropy, mse, or the name of a plug-in.  [default: auto]"
+    )
     pairs: tuple[str, ...] = option(
         "Parameter of the method; may be repeated.", "-p", "--parameter", metavar="NAME=VALUE"
     )

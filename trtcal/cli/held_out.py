@@ -47,35 +47,23 @@ def choose(
     values: Parameters,
 ) -> Calibration:
     """Return a method's ranges; those of `auto` by what INT8 loses on some of the samples."""
-    from trtcal.calibration import calibrate
-    from trtcal.evaluate.range_choice import (
-        AUTO,
-        CANDIDATES,
-        LEAST_SAMPLES,
-        choose_ranges,
-        judged_samples,
-    )
+    from trtcal.evaluate.range_choice import AUTO, LEAST_SAMPLES, MOST_TRIALS, ranges_by
 
-    if method != AUTO or values:
-        return calibrate(observation, method, values)
-    select = judged_samples(model, dataset)
-    if select is None:
+    if method == AUTO and len(dataset) < LEAST_SAMPLES:
         note(
             "note: auto chooses each tensor's method by its histogram alone: judging by outputs "
             f"takes {LEAST_SAMPLES} samples"
         )
     rows = list[tuple[str, float]]()
-    with progress("judging ranges", CANDIDATES, "candidates") as advance:
-        chosen = choose_ranges(
-            model,
-            observation,
-            select,
-            lambda name, verdict: rows.append((name, verdict.value)),
+    with progress("judging ranges", MOST_TRIALS, "candidates") as advance:
+        chosen = ranges_by(
+            *(method, values, model, dataset, observation),
+            lambda name, verdict: rows.append((name, -verdict.value)),
             advance,
         )
-    columns: Columns = {"ranges": "{0}", "SQNR, mean dB": lambda row: f"{-row[1]:.2f}"}
+    columns: Columns = {"ranges": "{0}", "SQNR, mean dB": "{1:.2f}"}
     if rows and not options.as_json:
-        print_table(rows, columns, f"INT8 on {len(select or ())} of the samples")
+        print_table(rows, columns, f"INT8 on {chosen.parameters['samples_judged']} of the samples")
     return chosen
 
 

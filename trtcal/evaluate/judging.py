@@ -144,15 +144,17 @@ class Verdict:
         """Whether no sample has NaN or an infinite loss."""
         return bool(np.isfinite(self.values).all())
 
-    def is_better(self, other: Verdict) -> bool:
-        """Tell whether it is less, by more than a standard error of the difference sample by sample.
+    def is_better(self, other: Verdict, errors: float = 1.0) -> bool:
+        """Tell whether it is less, by more than standard errors of the difference sample by sample.
 
-        So what is chosen first stays unless there is evidence. What is not finite is never better.
+        So what is chosen first stays unless there is evidence: the more of it, the more is tried. What
+        is not finite is never better.
         """
         if not (self.is_finite and other.is_finite):
             return self.is_finite
         less = other.values - self.values
-        return bool(less.mean() > less.std(ddof=1) / len(less) ** 0.5) if len(less) > 1 else False
+        error = less.std(ddof=1) / len(less) ** 0.5 if len(less) > 1 else math.inf
+        return bool(less.mean() > errors * error)
 
 
 def leading(measured: Iterable[tuple[Verdict, T]]) -> tuple[Verdict, T]:

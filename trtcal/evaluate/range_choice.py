@@ -8,15 +8,17 @@ best of them with another method for groups of tensors, halved where a group doe
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 import onnx
 
 from calibrators import EmptyHistogramError, Histogram, Range
 from calibrators.methods import Auto
+from calibrators.range import guard
 from trtcal.backends.sessions import open_session
 from trtcal.calibration.observation import Observation, calibrate, create_calibrator, ranged
 from trtcal.data import Dataset, held_back
@@ -27,18 +29,22 @@ from trtcal.evaluate.replay import runner
 from trtcal.evaluate.search.segments import quantizers
 from trtcal.model import Model
 from trtcal.quantization import find_layers, quantize
-from trtcal.ranges import Calibration
+from trtcal.ranges import Calibration, Parameters
 
 AUTO = "auto"
-LEAST_SAMPLES, MOST_SAMPLES = 8, 16  # that candidates are run on
-SWITCHES = 24  # groups of tensors that are tried, at most
+LEAST_SAMPLES, MOST_SAMPLES = 8, 32  # that candidates are run on
+TRIALS, MOST_TRIALS = 20, 80  # candidates that are run: usually, and at most
+RUNS, CHECKED, VALUES = 2, 64, 1 << 26  # see `affordable`
+EVIDENCE = 2.0  # standard errors by which a switch has to be better: many are tried
 SAME = 0.02  # ranges whose logarithms differ by less are the same
-FURTHER = {"percentile 99.99": 99.99, "percentile 99.9": 99.9}
-CANDIDATES = len(METHODS) + len(FURTHER) + SWITCHES
+FINER, WIDER = "percentile 99.99", "1.25 times mse"
+FURTHER = (FINER, WIDER)
+Report = Callable[[str, Verdict], None]
+"""Called with the name of candidate ranges and what INT8 loses with them."""
 Ranges = Mapping[str, Range]
 """Tensor -> its range by one method."""
-Group = tuple[str, list[str]]
-"""A method, and the tensors that it is tried for."""
+Group = tuple[float, str, list[str]]
+"""By how much the loss rises (dB) with a method for tensors, the method, and the tensors."""
 
 
 class ExchangeableRanges:
@@ -77,20 +83,51 @@ def _with_inputs(proto: onnx.ModelProto, names: Collection[str]) -> onnx.ModelPr
     return model
 
 
-def judged_samples(model: Model, dataset: Dataset) -> Dataset | None:
+def affordable(observation: Observation) -> int:
+    """Return on how many samples candidates may be run, in all: by the work that was done before.
+
+    That is `RUNS` times all samples, and as many of those of the data check. Small networks, whose
+    tensors have few values a sample, take less time than the command takes to start.
+    """
+    samples = max(observation.samples, 1)
+    values = sum(histogram.count for histogram in observation.histograms.values())
+    return RUNS * (samples + min(samples, CHECKED)) + VALUES // max(values // samples, 1)
+
+
+def judged_samples(model: Model, dataset: Dataset, observation: Observation) -> Dataset | None:
     """Return samples from all over the data to run candidates on, None if there are too few."""
-    unit = batch_for(model, 1)
-    most = max(MOST_SAMPLES // unit, 1) * unit
     if len(dataset) < LEAST_SAMPLES:
         return None
+    unit = batch_for(model, 1)
+    samples = min(max(affordable(observation) // TRIALS, LEAST_SAMPLES), MOST_SAMPLES)
+    most = max(samples // unit, 1) * unit
     return held_back(dataset, most, unit)[1] if most < len(dataset) else dataset
+
+
+def ranges_by(
+    method: str,
+    parameters: Parameters | None,
+    prepared: Model,
+    dataset: Dataset,
+    observation: Observation,
+    report: Report = lambda name, verdict: None,
+    advance: Callable[[int], None] = lambda done: None,
+) -> Calibration:
+    """Return the ranges of a method; those of `auto` without parameters by the loss on samples.
+
+    `InputError` for an unknown method or parameters that it does not take.
+    """
+    if method != AUTO or parameters:
+        return calibrate(observation, method, parameters)
+    select = judged_samples(prepared, dataset, observation)
+    return choose_ranges(prepared, observation, select, report, advance)
 
 
 def choose_ranges(
     prepared: Model,
     observation: Observation,
     select: Dataset | None,
-    report: Callable[[str, Verdict], None] = lambda name, verdict: None,
+    report: Report = lambda name, verdict: None,
     advance: Callable[[int], None] = lambda done: None,
 ) -> Calibration:
     """Return the ranges by which INT8 of a prepared model loses least on samples.
@@ -105,7 +142,7 @@ def choose_ranges(
             tables = candidates(observation)
             start = calibrate(observation, "minmax")
             search = _Search(ExchangeableRanges(judge, prepared, start), tables, advance)
-            search.switch()
+            search.switch(min(affordable(observation) // len(select), MOST_TRIALS))
     except BackendError:
         return calibrate(observation, AUTO)
     for method in METHODS:
@@ -117,7 +154,7 @@ def choose_ranges(
 def candidates(observation: Observation) -> Mapping[str, Ranges]:
     """Return the ranges of all tensors by each method."""
     makers = {name: create_calibrator(name, {}) for name in METHODS if name != AUTO}
-    makers |= {n: create_calibrator("percentile", {"percentile": p}) for n, p in FURTHER.items()}
+    makers[FINER] = create_calibrator("percentile", {"percentile": 99.99})
     tables: dict[str, dict[str, Range]] = {name: {} for name in (*METHODS, *FURTHER)}
     by_histogram = Auto()
     for name, histogram in observation.histograms.items():
@@ -126,7 +163,9 @@ def candidates(observation: Observation) -> Mapping[str, Ranges]:
         except EmptyHistogramError:
             continue
         own = {method: ranges[method] for method in METHODS if method != AUTO}
-        for method, chosen in {**ranges, AUTO: by_histogram.choose(own, histogram)}.items():
+        ranges[AUTO] = by_histogram.choose(own, histogram)
+        ranges[WIDER] = guard(min(1.25 * own["mse"].amax, own["minmax"].amax), histogram)
+        for method, chosen in ranges.items():
             tables[method][name] = chosen
     return tables
 
@@ -167,32 +206,42 @@ class _Search:
     def _range(self, name: str) -> Range:
         return self.tables[self.chosen[name]][name]
 
-    def switch(self) -> None:
-        """Give groups of tensors another method while that loses less, by more than chance."""
-        order = sorted(self.tables, key=lambda name: self.verdicts[name].value)
-        groups = deque[Group]()
-        for method in order[1:]:
-            self._halve(groups, method, [*self.chosen])
-        for _ in range(SWITCHES):
-            if not groups:
-                break
-            method, tensors = groups.popleft()
+    def switch(self, trials: int) -> None:
+        """Give groups of tensors another method while that loses less, by more than chance.
+
+        The half of a group whose ranges differ most is tried; the other half has the rest of what the
+        loss rose by. What seems to lose least is divided next.
+        """
+        start, left = self.verdict.value, trials - len(self.tables)
+        groups = [
+            (self.verdicts[method].value - start, method, [*self.chosen])
+            for method in self.tables
+            if method != self.best and math.isfinite(self.verdicts[method].value)
+        ]
+        heapify(groups)
+        while groups and left > 0:
+            whole, method, tensors = heappop(groups)
             tensors = self._differing(method, tensors)
-            if tensors and not self._is_kept(method, tensors) and len(tensors) > 1:
-                self._halve(groups, method, tensors)
+            middle = -(-len(tensors) // 2)
+            rise, halves = whole, (tensors[:middle], tensors[middle:])
+            for half in filter(None, halves):
+                if half is halves[0] or (rise < 0 and len(tensors) > 1):
+                    more, is_kept = self._tried(method, half)
+                    left -= 1
+                else:
+                    more, is_kept = rise, False
+                rise -= more
+                if len(half) > 1 and not is_kept and math.isfinite(more):
+                    heappush(groups, (more, method, half))
 
-    def _halve(self, groups: deque[Group], method: str, tensors: Collection[str]) -> None:
-        names = self._differing(method, tensors)
-        middle = len(names) // 2
-        groups.extend((method, half) for half in (names[:middle], names[middle:]) if half)
-
-    def _is_kept(self, method: str, tensors: Collection[str]) -> bool:
-        """Try a method for tensors; keep it if it is better."""
+    def _tried(self, method: str, tensors: Collection[str]) -> tuple[float, bool]:
+        """Try a method for tensors; return by how much the loss rises (dB), and whether it is kept."""
         changed = self.chosen | dict.fromkeys(tensors, method)
         verdict = self._measure({name: self.tables[of][name] for name, of in changed.items()})
-        if is_kept := verdict.is_better(self.verdict):
+        rise = verdict.value - self.verdict.value
+        if is_kept := verdict.is_better(self.verdict, EVIDENCE):
             self.chosen, self.verdict = changed, verdict
-        return is_kept
+        return rise, is_kept
 
     def calibration(self, observation: Observation, samples: int) -> Calibration:
         """Return the table, with the method of each tensor and the reason in its note."""
@@ -206,7 +255,7 @@ class _Search:
             why = f"{self.chosen[name]}: {self._reason(name)}"
             return replace(chosen, note="; ".join(filter(None, [why, chosen.note])))
 
-        return ranged(observation, AUTO, {"samples_judged": samples}, choose)
+        return ranged(observation, AUTO, {"samples_judged": samples}, choose, self._method)
 
     def _method(self, name: str) -> str:
         note = self._range(name).note or "minmax"

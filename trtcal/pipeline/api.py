@@ -20,7 +20,6 @@ from trtcal.backends.capabilities import check_precisions
 from trtcal.backends.options import BuildOptions, with_sizes
 from trtcal.backends.registry import find_backend
 from trtcal.calibration import ObserveOptions, observe
-from trtcal.calibration.observation import calibrate as choose_ranges
 from trtcal.check.data_check import check_data as check
 from trtcal.check.evaluation_data import EvaluationCheck
 from trtcal.config import Config, DataConfig, ImagesConfig, Tasks, read_config
@@ -38,6 +37,7 @@ from trtcal.evaluate.comparison import CompareSettings, Comparison
 from trtcal.evaluate.comparison import compare as compare_variants
 from trtcal.evaluate.on_device import open_compared
 from trtcal.evaluate.overflow import tensor_peaks
+from trtcal.evaluate.range_choice import AUTO, ranges_by
 from trtcal.evaluate.replay import carry, silent
 from trtcal.evaluate.search.limits import Limits
 from trtcal.evaluate.search.pipeline import Result, SearchOptions, cache_beside, find_plans
@@ -129,15 +129,16 @@ def check_data(model: AnyModel, data: Data) -> DataCheck:
 def calibrate(
     model: AnyModel,
     data: Data,
-    method: str = "percentile",
+    method: str = AUTO,
     parameters: Parameters | None = None,
     batch: int = 32,
     workers: int = 0,
 ) -> Calibration:
     """Run a model on data and choose a range for every tensor that needs one for INT8.
 
-    `method` is `minmax`, `percentile`, `entropy`, `mse`, `auto` or the name of a plug-in,
-    `parameters` are its parameters. `batch` is the number of samples in a batch; `workers`
+    `method` is `auto`, which chooses a method for each tensor by what INT8 loses on some of the
+    samples, `minmax`, `percentile`, `entropy`, `mse` or the name of a plug-in, `parameters` are its
+    parameters. `batch` is the number of samples in a batch; `workers`
     processes share the work. The result does not depend on either. `InputError` for an unknown
     method or parameter.
 
@@ -150,7 +151,8 @@ def calibrate(
     prepared, dataset = prepare(loaded), open_data(data, loaded)
     tensors = tensors_to_observe(find_layers(prepared))
     options = ObserveOptions(batch, workers=workers)
-    return choose_ranges(observe(prepared, dataset, tensors, options), method, parameters)
+    observation = observe(prepared, dataset, tensors, options)
+    return ranges_by(method, parameters, prepared, dataset, observation)
 
 
 def quantize(

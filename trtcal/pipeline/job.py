@@ -141,7 +141,7 @@ def run_stages(inputs: Inputs, journal: Journal, command: str, history: History 
     """Do all stages and return the report's document."""
     observation = stages.observe_tensors(inputs, journal)
     peaks = stages.find_peaks(inputs, inputs.prepared, journal) if inputs.asks_fp16 else {}
-    calibrations = stages.calibrate_all(observation, inputs.config, journal, peaks)
+    calibrations = stages.calibrate_all(observation, inputs, journal, peaks)
     clipped = [*calibrations.values(), calibrate(observation, "percentile")]
     stages.record_tails(inputs, clipped, observation, journal)
     variants = stages.quantize_all(inputs, calibrations, journal)

@@ -13,7 +13,7 @@ from trtcal.backends.bisection import BISECT_S
 from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes
 from trtcal.backends.registry import find_backend, floated
-from trtcal.calibration import Observation, ObserveOptions, cached, calibrate, observe
+from trtcal.calibration import Observation, ObserveOptions, cached, observe
 from trtcal.calibration.extremes import TENSORS, tails_of
 from trtcal.check.data_check import check_data
 from trtcal.config import BuildConfig, Config
@@ -24,6 +24,7 @@ from trtcal.errors import BackendError, ResourceError, TrtcalError
 from trtcal.evaluate.comparison import Comparison, compare, with_layers
 from trtcal.evaluate.overflow import tensor_peaks
 from trtcal.evaluate.per_sample import class_labels
+from trtcal.evaluate.range_choice import MOST_TRIALS, ranges_by
 from trtcal.evaluate.target_times import TargetTime, estimate_model, sizes_of
 from trtcal.evaluate.variant_limits import Contest, falls_short
 from trtcal.evaluate.variants import has_qdq
@@ -104,19 +105,24 @@ def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
 
 def calibrate_all(
     observation: Observation,
-    config: Config,
+    inputs: Inputs,
     journal: Journal,
     peaks: dict[str, float] | None = None,
 ) -> dict[str, Calibration]:
     """Return the ranges that each method chooses from the histograms, with the peaks of tensors."""
-    settings = config.calibration
-    own = [plan.method or settings.method for plan in config.plans.values()]
+    settings, data = inputs.config.calibration, inputs.calibration_data
+    own = [plan.method or settings.method for plan in inputs.config.plans.values()]
     calibrations = {}
     for method in dict.fromkeys([*settings.methods, *own]):
         output = f"calibrations/{method}.json"
         parameters = settings.parameters.get(method)
         with journal.step("calibrate", output, (observation.digest,), parameters) as record:
-            ranges = calibrate(observation, method, parameters)
+            with (
+                data.reading_for("ranges"),
+                journal.progress("judging ranges", MOST_TRIALS) as done,
+            ):
+                model = inputs.prepared
+                ranges = ranges_by(method, parameters, model, data, observation, advance=done)
             calibrations[method] = replace(ranges, peaks=peaks or {})
             calibrations[method].write(journal.folder / output)
             record(calibrations[method].digest)

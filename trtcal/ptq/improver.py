@@ -12,6 +12,7 @@ from time import monotonic as now
 from typing import Any
 
 from trtcal.backends.sessions import give_back
+from trtcal.calibration import calibrate
 from trtcal.data import Dataset, held_back
 from trtcal.data.dataset import batch_for, size_ranges, whole_batches
 from trtcal.documents import Document, write_document
@@ -19,7 +20,7 @@ from trtcal.documents.overview import Columns, Overview, Shown
 from trtcal.errors import InputError, __version__
 from trtcal.evaluate.judging import Judge, Verdict, leading
 from trtcal.evaluate.metrics import Loss
-from trtcal.evaluate.range_choice import CANDIDATES, choose_ranges, judged_samples
+from trtcal.evaluate.range_choice import AUTO, MOST_TRIALS, ranges_by
 from trtcal.evaluate.replay import Reporter
 from trtcal.formats import NARROW
 from trtcal.model import Model
@@ -265,9 +266,10 @@ def _first_ranges(context: Context, selection: Dataset) -> Calibration:
         return without_ranges(model)
     tensors = tensors_to_observe(find_layers(model))
     observation = context.observe(model, tensors, context.reporter)
-    select = judged_samples(model, selection) if "int8" in context.plan.asked else None
-    with context.reporter("judging ranges", CANDIDATES) as advance:
-        return choose_ranges(model, observation, select, advance=advance)
+    if "int8" not in context.plan.asked:
+        return calibrate(observation, AUTO)
+    with context.reporter("judging ranges", MOST_TRIALS) as advance:
+        return ranges_by(AUTO, None, model, selection, observation, advance=advance)
 
 
 def _tried(

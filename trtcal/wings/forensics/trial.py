@@ -122,8 +122,8 @@ class Trial:
             text = f"variant {self.variant!r} is neither a plan nor {INT8}METHOD"
             raise InputError(text, "give another --variant")
         alone = replace(settings, methods=(method,), method=method)
-        config = replace(inputs.config, calibration=alone, plans={})
-        return calibrate_all(observe_tensors(inputs, journal), config, journal)[method]
+        only = replace(inputs, config=replace(inputs.config, calibration=alone, plans={}))
+        return calibrate_all(observe_tensors(inputs, journal), only, journal)[method]
 
     def _execute(self, inputs: Inputs, ranges: Ranges, place: Path) -> Sequence[Judgement]:
         journal = self._journal(inputs, place)
