@@ -15,7 +15,9 @@ from functools import partial
 from itertools import accumulate, pairwise
 from types import MappingProxyType
 
+import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Session, give_back, open_session, run_session
@@ -190,9 +192,19 @@ TOLERANCE = 0.1  # relative standard error of a layer's mean error power, or of 
 NONE: Mapping[int, Session] = MappingProxyType({})
 
 
+Scales = Collection[str]
+"""Names of the scales that hang on one range."""
+
+
 def quantizers(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
     """Return the nodes that quantize a tensor."""
     return [node for node in proto.graph.node if node.op_type == "QuantizeLinear"]
+
+
+def scale_of(amax: float, like: onnx.TensorProto) -> onnx.TensorProto:
+    """Return a range's scale, of the name and type of another one."""
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(like.data_type)
+    return numpy_helper.from_array(np.array(amax / 127, dtype), like.name)
 
 
 class Rerun(AbstractContextManager["Rerun"]):
@@ -217,9 +229,11 @@ class Rerun(AbstractContextManager["Rerun"]):
         plan = Plan(precision)
         quantized = quantize(model, calibration, plan)
         self.pair = PairedGraph(in_opset_of(model, plan), quantized.proto)
+        self.placement = find_layers(model)
+        layers = self.placement.layers
         self.ops = {
             layer.name: layer.op
-            for layer in find_layers(model).layers
+            for layer in layers
             if layer.name in self.pair.quantizable
             and (layer.op not in MULTIPLIES or quantized.asked.get(layer.name) == precision)
         }
@@ -260,13 +274,39 @@ class Rerun(AbstractContextManager["Rerun"]):
             for kind in self.chosen:
                 self.recording.each(partial(self._advance, kind))
 
+    def ranges(self) -> Iterator[tuple[str, Scales]]:
+        """Yield the tensor of each range with its scales, both runs kept up to where they begin."""
+        scales: dict[str, set[str]] = {}
+        for node in quantizers(self.pair.quantized):
+            scales.setdefault(self.placement.range_of(node.input[0]), set()).add(node.input[1])
+        for _, segment in self.segments():
+            for node in quantizers(self.pair.part(segment, self.pair.quantizable)):
+                source = self.placement.range_of(node.input[0])
+                if source in scales:
+                    yield source, scales.pop(source)
+
+    def with_range(self, scales: Scales, amax: float) -> dict[int, onnx.ModelProto]:
+        """Return the segments of the all-INT8 run that have these scales, with a range in place."""
+        instead = dict[int, onnx.ModelProto]()
+        for place in range(self.place, len(self.parts)):
+            part = self.pair.part(self.parts[place], self.pair.quantizable)
+            if mine := [tensor for tensor in part.graph.initializer if tensor.name in scales]:
+                for tensor in mine:
+                    tensor.CopyFrom(scale_of(amax, tensor))
+                instead[place] = part
+        return instead
+
     def loss(self, kind: str, place: int, int8: Collection[str]) -> Loss:
-        """Return the loss with these nodes of a segment quantized, and all others as in `kind`.
+        """Return the loss with these nodes of a segment quantized, and all others as in `kind`."""
+        return self.loss_with(kind, {place: self.pair.part(self.parts[place], int8)})
+
+    def loss_with(self, kind: str, instead: Mapping[int, onnx.ModelProto]) -> Loss:
+        """Return the loss with other models in place of segments, from the current one on.
 
         Every `STEP_SAMPLES` samples it stops if what differs from `kind` is known to the tolerance.
         """
-        session = self._open(self.pair.part(self.parts[place], int8))
-        run = partial(self._resumed, kind, place, {place: session})
+        sessions = {place: self._open(part) for place, part in instead.items()}
+        run = partial(self._resumed, kind, min(instead), sessions)
         parts: list[Rows] = []
         step, numbers = -(-STEP_SAMPLES // self.batch), range(len(self.recording))
         for start in numbers[::step]:
@@ -274,6 +314,13 @@ class Rerun(AbstractContextManager["Rerun"]):
             if self._is_known(kind, joined(parts)["error"]):
                 break
         return total(joined(parts))
+
+    def adopt(self, instead: Mapping[int, onnx.ModelProto]) -> None:
+        """Make these segments, from the current one on, part of the all-INT8 run."""
+        for place, part in instead.items():
+            self.sessions["int8", place] = self._open(part)
+        run = partial(self._resumed, "int8", min(instead), NONE)
+        self.rows = joined(self.recording.compare(run, self.figures))
 
     def _is_known(self, kind: str, error: Values) -> bool:
         """Tell whether the mean is known as well as is asked, or as a layer's equal share would be."""
