@@ -12,7 +12,8 @@ With --subsets all of it N times, each with every N-th of the calibration sample
 subsets share one; then the points of top-1 that each line loses to FP32, in the mean of the subsets
 with its standard error, which is that of the subsets alone: the test samples are the same.
 
-With --optimizations each optimization alone after the ranges, and all without each one that was kept.
+With --optimizations each try of one run of `best`, with what it gains (dB) on the samples held back
+over the best try before it; then the result on the test samples, with and without each one kept.
 With --target what TensorRT-RTX makes of `percentile`, `fast` and `best` for it, a line below each:
 heavy nodes asked in INT8, those that it gives, kernels, layers, and megabytes that they read and write.
 Other quantizers beside it: `python -m benchmarks.accuracy_table --peers`.
@@ -43,7 +44,7 @@ from trtcal.evaluate.accuracy import Accuracy, AccuracyMeter
 from trtcal.evaluate.tasks import find_task
 from trtcal.model import Model, load_model
 from trtcal.ptq.improver import improve
-from trtcal.ptq.optimizations import OPTIMIZATIONS, ImproveOptions
+from trtcal.ptq.optimizations import ImproveOptions
 from trtcal.quantization import prepare
 
 LIMIT_S = 3600
@@ -149,26 +150,23 @@ class Bench:
             print(f"{label:36}{np.mean(lost):8.2f} ±{error:6.2f} {agreement:8.2f} {sqnr:8.2f}")
 
     def optimizations(self) -> None:
-        """Print each optimization alone, and all without it."""
+        """Print the gain of each try, and the result without each optimization that was kept."""
         dataset = open_dataset(self.calibration, self.model)
         kept = self._with("all of them", dataset, ImproveOptions("best"))
-        names = [one.name for one in OPTIMIZATIONS]
-        for name in names:
-            self._with(f"only {name}", dataset, ImproveOptions("best", only=(name,)))
-        for name in (one for one in names if one in kept):
+        for name in kept:
             self._with(f"all without {name}", dataset, ImproveOptions("best", leave_out=(name,)))
 
     def _with(self, label: str, dataset: Dataset, options: ImproveOptions) -> list[str]:
-        """Print the gain of improvement with these options; return the optimizations that were kept."""
-        made = improve(prepare(self.model), dataset, options, silent)
-        tried = [one for one in made.tries if not one.name.startswith("ranges")]
-        kept = [one.name for one in tried if one.kept]
-        if tried:
-            note = "" if kept else " (not kept)"
-            self.show(label + note, self.judged(made.quantized.proto))
-        else:
-            print(f"{label:44}nothing to do", flush=True)
-        return kept
+        """Print the result of improvement with these options; return the optimizations kept."""
+        result = improve(prepare(self.model), dataset, options, silent)
+        first, *tries = result.tries
+        if not options.leave_out:
+            best = first.value
+            for attempt in tries:
+                print(f"  {attempt.name:28}{best - attempt.value:+8.2f}{' kept' * attempt.kept}")
+                best = attempt.value if attempt.kept else best
+        self.show(label, self.judged(result.quantized.proto))
+        return [attempt.name for attempt in tries if attempt.kept]
 
 
 def part(data: Path, number: int, subsets: int, folder: Path) -> Path:

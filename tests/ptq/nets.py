@@ -150,3 +150,20 @@ def wide_net(path: Path) -> Path:
         "[gemm] g = Gemm<transB=1>(r, w1, b1)  [tokens] y = Reshape(g, tokens)"
     )
     return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 12, 32]})
+
+
+def log_net(path: Path) -> Path:
+    """Logarithms of energies over a floor: what INT8 rounds to zero is below it, and gives NaN."""
+    draw = rng(8)
+    weights = {
+        "floor": np.float32(0.02),
+        "half": np.float32(0.01),
+        "w0": np.eye(3, dtype=np.float32)[:, :, None, None],
+        "w1": draw.standard_normal((4, 3, 1, 1)).astype(np.float32),
+        "b1": draw.standard_normal(4).astype(np.float32),
+    }
+    nodes = as_nodes(
+        "[energy] e = Mul(x, x)  [floored] f = Add(e, floor)  [bands] c = Conv(f, w0)  "
+        "[lowered] d = Sub(c, half)  [log] l = Log(d)  [head] y = Conv(l, w1, b1)"
+    )
+    return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 4, 8, 8]})

@@ -12,7 +12,7 @@ from trtcal.backends.taps import Inside
 from trtcal.evaluate.search.segments import PairedGraph
 from trtcal.model import load_model
 from trtcal.ptq.bias_correction import activation_of, solve_shift
-from trtcal.ptq.reconstruction import LayerwiseReconstruction, ReconstructionOptions
+from trtcal.ptq.reconstruction import LayerwiseReconstruction
 from trtcal.quantization import prepare, quantize
 
 BEHIND = {
@@ -84,7 +84,7 @@ def test_the_mean_behind_a_relu_is_matched(subject):
     network = subject(net, BEHIND["relu"][0])
     calibration = network.calibrated()
     with LayerwiseReconstruction(network.prepared, calibration, network.dataset, 48) as work:
-        overrides = work.run(ReconstructionOptions())
+        overrides = work.run()
     optimized = replace(network.prepared, overrides=overrides)
     means = [
         Inside(proto, ["a"]).read(feeds)["a"].mean(axis=(0, 2, 3), dtype=np.float64)

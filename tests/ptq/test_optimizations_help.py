@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.ptq.nets import separable_net, token_net
+from tests.ptq.nets import log_net, separable_net, token_net
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.ptq.changes import with_constants
 from trtcal.ptq.equalization import equalize
-from trtcal.ptq.reconstruction import LayerwiseReconstruction, ReconstructionOptions
+from trtcal.ptq.reconstruction import LayerwiseReconstruction
 from trtcal.ptq.scale_search import search_scales
 from trtcal.quantization import quantize
 
@@ -49,7 +49,7 @@ def test_biases_are_corrected(subject):
     net = subject(separable_net)
     calibration = net.calibrated()
     with LayerwiseReconstruction(net.prepared, calibration, net.dataset, 48) as work:
-        overrides = work.run(ReconstructionOptions())
+        overrides = work.run()
     optimized = replace(net.prepared, overrides=overrides)
     assert set(overrides.biases) == {"dense", "depthwise", "head"}
     assert not overrides.weights
@@ -67,10 +67,18 @@ def test_rounding_goes_further(subject):
     found = {}
     for rounding in (False, True):
         with LayerwiseReconstruction(net.prepared, calibration, net.dataset, 48) as work:
-            overrides = work.run(ReconstructionOptions(rounding=rounding))
+            overrides = work.run(rounding)
         found[rounding] = net.decibels(replace(net.prepared, overrides=overrides), calibration)
     assert set(overrides.weights) == {"dense", "depthwise", "head"}
     assert found[True] < found[False]
+
+
+def test_a_layer_that_reads_nan_stays_as_it_is(subject):
+    net = subject(log_net)
+    with LayerwiseReconstruction(net.prepared, net.calibrated(), net.dataset, 48) as work:
+        overrides = work.run(rounding=True)
+    assert set(overrides.weights) == {"bands"}
+    assert set(overrides.biases) == {"bands"}
 
 
 @pytest.mark.parametrize("rounding", [False, True])
@@ -81,7 +89,7 @@ def test_one_huge_token_does_not_decide_for_all(subject, rounding):
         table, ranges={name: replace(one, amax=4.0) for name, one in table.ranges.items()}
     )
     with LayerwiseReconstruction(net.prepared, table, net.dataset, 48) as work:
-        overrides = work.run(ReconstructionOptions(rounding=rounding))
+        overrides = work.run(rounding)
     optimized = replace(net.prepared, overrides=overrides)
     assert "layer" in overrides.biases
     assert net.decibels(optimized, table) < net.decibels(calibration=table) + 0.1
@@ -103,7 +111,7 @@ def test_a_reconstruction_holds_the_weights_of_one_layer_at_a_time(subject, monk
     monkeypatch.setattr(LayerwiseReconstruction, "_steps", seen)
     monkeypatch.setattr(LayerwiseReconstruction, "_advance", counted)
     with LayerwiseReconstruction(net.prepared, net.calibrated(), net.dataset, 48) as work:
-        work.run(ReconstructionOptions())
+        work.run()
     assert alive == [1, 1, 1]
 
 
@@ -113,7 +121,7 @@ def test_reconstruction_is_the_same_every_time(subject):
     twice = []
     for _ in range(2):
         with LayerwiseReconstruction(net.prepared, calibration, net.dataset, 48) as work:
-            twice.append(work.run(ReconstructionOptions(rounding=True)))
+            twice.append(work.run(rounding=True))
     first, second = twice
     assert all((first.biases[name] == second.biases[name]).all() for name in first.biases)
     assert all((first.weights[n].values == second.weights[n].values).all() for n in first.weights)

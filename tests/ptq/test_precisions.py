@@ -56,7 +56,7 @@ def test_rounding_by_the_outputs_loses_less_on_other_samples_and_can_be_read_bac
     net, plan, gain, tmp_path
 ):
     found = improved(net, plan)
-    assert found.tries[0].name == ("ranges: percentile" if plan.ranged else "nearest weights")
+    assert found.tries[0].name == ("ranges: auto" if plan.ranged else "nearest weights")
     assert "adaptive rounding" in {one.name for one in found.tries if one.kept}
     plain = quantize(net.prepared, net.calibrated() if plan.ranged else None, plan)
     assert found.quantized.asked == plain.asked

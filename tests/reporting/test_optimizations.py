@@ -79,9 +79,9 @@ def test_of_another_objective_the_loss_is_reported_beside_the_noise(folder):
 
 
 def test_the_page_tells_tries_layers_and_what_there_was_no_time_for(folder):
-    page = render(improved(folder, untried=["weight clipping"], warnings=["32 are few"]))
+    page = render(improved(folder, untried=["smoothing"], warnings=["32 are few"]))
     words = ("int8-improved", "not kept", "adaptive rounding", "32 are few", "conv1", "7.5 %")
-    assert all(one in page for one in (*words, "weight clipping", "--optimizations"))
+    assert all(one in page for one in (*words, "smoothing", "--optimizations"))
 
 
 def test_layers_with_the_largest_change_come_first_and_the_rest_are_counted(folder):

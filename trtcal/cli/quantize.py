@@ -109,9 +109,9 @@ class Quantize(
     come first, then the first rule that matches, then the default.
 
     --improve chooses the ranges as well, and keeps each optimization that helps on samples held
-    back: equalized channels, corrected biases, weights rounded by the outputs of their layer,
-    other ranges. It writes the ranges and the optimizations beside OUTPUT; --optimizations of
-    other commands takes the latter.
+    back: equalized channels, corrected biases, weights rounded by the outputs of their layer. It
+    writes the ranges and the optimizations beside OUTPUT; --optimizations of other commands takes
+    the latter.
 
     Formats for weights alone (see --precision) need no calibration.
     """

@@ -139,16 +139,19 @@ class Verdict:
         """The mean of that number."""
         return float(self.values.mean())
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether no sample has NaN or an infinite loss."""
+        return bool(np.isfinite(self.values).all())
+
     def is_better(self, other: Verdict, errors: float = 1.0) -> bool:
         """Tell whether it is less, by more than standard errors of the difference sample by sample.
 
         So what is chosen first stays unless there is evidence: the more of it, the more is tried. What
         is not finite is never better.
         """
-        if not np.isfinite(self.values).all():
-            return False
-        if not np.isfinite(other.values).all():
-            return True
+        if not (self.is_finite and other.is_finite):
+            return self.is_finite
         less = other.values - self.values
         error = less.std(ddof=1) / len(less) ** 0.5 if len(less) > 1 else math.inf
         return bool(less.mean() > errors * error)

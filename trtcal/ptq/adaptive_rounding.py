@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from trtcal.formats import FORMATS, Precision
+from trtcal.formats import Precision
 from trtcal.model.model import Floats
 from trtcal.ptq.layer_inputs import MatrixForm, TokenWeights
 
@@ -26,7 +26,6 @@ DAMPING = 0.1  # of the mean power of the inputs, for rounding
 RIDGES = (0.03, 0.3, 3.0, 30.0)  # tried, of the same; an infinite one keeps the weights as they are
 WIDE = 2048  # weights of an output, from which on only the middle ones are tried
 TINY = 1e-30  # a mean power below it is none
-CLIPS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)  # of the largest weight
 
 ReadBatch = Callable[[int], tuple[Floats, Floats]]
 """Gives a batch of a layer's input in float and quantized."""
@@ -38,6 +37,11 @@ class Moments:
 
     gram: Floats
     cross: Floats
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the inputs had neither NaN nor values whose squares overflow."""
+        return bool(np.isfinite(self.gram).all() and np.isfinite(self.cross).all())
 
     def with_other(self, other: Moments) -> Moments:
         """Return the means over both halves."""
@@ -118,22 +122,6 @@ def _least_squares(weights: Floats, moments: Moments, ridge: float) -> Floats:
     lacking = weights @ (moments.cross - moments.gram)
     change = np.linalg.solve(_damped(moments.gram, ridge), lacking.swapaxes(1, 2))
     return np.asarray(weights + change.swapaxes(1, 2))
-
-
-def clipped_scales(weights: Floats, scale: Floats, gram: Floats) -> Floats:
-    """Return scales (groups, outputs) times the factors of `CLIPS` with the least output error.
-
-    Source: R. Banner et al., "Post training 4-bit quantization" (2019), section 2, by grid search.
-    """
-    best, least = scale, np.full(scale.shape, np.inf)
-    for factor in CLIPS:
-        tried = np.asarray(scale * factor, np.float32)
-        each = tried[:, :, None]
-        error = nearest_steps(weights / each, FORMATS["int8"]) * each - weights
-        power = ((error @ gram) * error).sum(axis=2)
-        best = np.where(power < least, tried, best)
-        least = np.minimum(power, least)
-    return best
 
 
 def rounded_steps(weights: Floats, scales: Floats, gram: Floats, kind: Precision) -> Floats:

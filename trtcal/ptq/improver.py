@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from time import monotonic as now
 from typing import Any
 
-import numpy as np
-
 from trtcal.backends.sessions import give_back
-from trtcal.backends.trial import crashes_as_warnings
 from trtcal.calibration import calibrate
 from trtcal.data import Dataset, held_back
 from trtcal.data.dataset import batch_for, size_ranges, whole_batches
 from trtcal.documents import Document, write_document
 from trtcal.documents.overview import Columns, Overview, Shown
-from trtcal.errors import BackendError, InputError, TrtcalError, __version__
+from trtcal.errors import InputError, __version__
 from trtcal.evaluate.fragile import find_fragile
-from trtcal.evaluate.judging import METHODS as ALL
 from trtcal.evaluate.judging import Judge, Verdict, leading
 from trtcal.evaluate.metrics import Loss
+from trtcal.evaluate.range_choice import AUTO, MOST_TRIALS, ranges_by
 from trtcal.evaluate.replay import Reporter
 from trtcal.formats import NARROW
 from trtcal.model import Model
@@ -43,6 +39,7 @@ from trtcal.ptq.optimizations import (
     RANGES,
     Context,
     ImproveOptions,
+    Optimization,
     OutOfTimeError,
     State,
 )
@@ -55,10 +52,9 @@ from trtcal.quantization import (
     quantize,
     tensors_to_observe,
 )
-from trtcal.quantization.qdq import NONE, without_ranges
+from trtcal.quantization.qdq import without_ranges
 from trtcal.ranges import Calibration
 
-METHODS = {"fast": ("percentile", "mse"), "best": ALL}
 HELD_BACK = (16, 128)  # samples, at least and at most; a quarter between
 LEAST_SAMPLES = 8  # in all
 FEW = 64
@@ -156,13 +152,12 @@ class _Attempt:
 
 @dataclass(frozen=True)
 class _Progress:
-    """What was tried so far, the best state with its verdict, and the ranges of every try by name."""
+    """What was tried so far, and the best state with its verdict."""
 
     state: State | None = None
     verdict: Verdict | None = None
     tries: tuple[Try, ...] = ()
     untried: tuple[str, ...] = ()
-    ranges: Mapping[str, Calibration] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
 
     @property
@@ -175,7 +170,9 @@ class _Progress:
         """Tell whether a state with this verdict takes the place of the best one."""
         if self.verdict is None:
             return True
-        return not self.verdict.is_better(verdict) if finer else verdict.is_better(self.verdict)
+        if finer and verdict.is_finite:
+            return not self.verdict.is_better(verdict)
+        return verdict.is_better(self.verdict)
 
 
 def improve(
@@ -193,7 +190,7 @@ def improve(
     give_back()  # what a check of the data has left
     with Judge(prepared, selection, options.objective, options.metric) as judge:
         context = _context(prepared, fit, options, reporter)
-        progress = _try_all(context, judge)
+        progress = _try_all(context, judge, selection)
         progress, plan = _leave_floats(progress, context, judge, selection)
     best = progress.best
     warnings = (*_warnings(len(fit), len(selection)), *progress.failures)
@@ -263,36 +260,48 @@ def _context(prepared: Model, fit: Dataset, options: ImproveOptions, reporter: R
     return Context(prepared, fit, whole(most), whole(in_memory), options, until, reporter, build)
 
 
-def _try_all(context: Context, judge: Judge) -> _Progress:
-    """Try ranges, whatever time there is, and then every optimization in its order."""
-    model, options = context.prepared, context.options
-    tables = {NONE: without_ranges(model)}
-    if options.plan.ranged:
-        tensors = tensors_to_observe(find_layers(model))
-        observation = context.observe(model, tensors, context.reporter)
-        tables = {method: calibrate(observation, method) for method in METHODS[options.effort]}
-    progress = _Progress()
-    for method, table in tables.items():
-        name = NEAREST if method == NONE else f"{RANGES}{method}"
-        ranges = _Attempt(name, "", [State(table, tables)], now())
-        progress = _judged(progress, context, judge, ranges)
-    for each in filter(options.takes, OPTIMIZATIONS):
-        try:
-            context.check_time()
-            started = now()
-            with crashes_as_warnings():
-                states = each.apply(context, progress.best, progress.ranges)
-                what = f"{each.what} ({each.source})"
-                attempt = _Attempt(each.name, what, states, started, each.finer)
-                progress = _judged(progress, context, judge, attempt)
-        except OutOfTimeError:
-            progress = replace(progress, untried=(*progress.untried, each.name))
-        except (BackendError, InputError, np.linalg.LinAlgError) as error:
-            nothing = Try(each.name, each.what, Loss(0, math.inf), math.inf, False, now() - started)
-            line = f"{each.name} was not kept: {error}"
-            tries, failures = (*progress.tries, nothing), (*progress.failures, line)
-            progress = replace(progress, tries=tries, failures=failures)
+def _try_all(context: Context, judge: Judge, selection: Dataset) -> _Progress:
+    """Try the best ranges, whatever time there is, and then every optimization in its order."""
+    started, table = now(), _first_ranges(context, selection)
+    name = f"{RANGES}{table.method}" if context.plan.ranged else NEAREST
+    first = _Attempt(name, "", [State(table)], started)
+    progress = _judged(_Progress(), context, judge, first)
+    for each in filter(context.options.takes, OPTIMIZATIONS):
+        progress = _tried(progress, context, judge, each)
     return progress
+
+
+def _first_ranges(context: Context, selection: Dataset) -> Calibration:
+    """Return the ranges by which INT8 loses least on the samples held back, if the plan has INT8."""
+    model = context.prepared
+    if not context.plan.ranged:
+        return without_ranges(model)
+    tensors = tensors_to_observe(find_layers(model))
+    observation = context.observe(model, tensors, context.reporter)
+    if "int8" not in context.plan.asked:
+        return calibrate(observation, AUTO)
+    with context.reporter("judging ranges", MOST_TRIALS) as advance:
+        return ranges_by(AUTO, None, model, selection, observation, advance=advance)
+
+
+def _tried(
+    progress: _Progress, context: Context, judge: Judge, optimization: Optimization
+) -> _Progress:
+    """Return the progress after an optimization; one that fails is reported and ends nothing."""
+    name, what, started = optimization.name, optimization.what, now()
+    try:
+        context.check_time()
+        states = optimization.apply(context, progress.best)
+        source = f"{what} ({optimization.source})"
+        attempt = _Attempt(name, source, states, started, optimization.finer)
+        return _judged(progress, context, judge, attempt)
+    except OutOfTimeError:
+        return replace(progress, untried=(*progress.untried, name))
+    except Exception as error:  # of any kind: all that was found before would be lost
+        nothing = Try(name, what, Loss(0, math.inf), math.inf, False, now() - started)
+        line = f"{name} was not kept: {str(error) or type(error).__name__}"
+        tries, failures = (*progress.tries, nothing), (*progress.failures, line)
+        return replace(progress, tries=tries, failures=failures)
 
 
 def _judged(progress: _Progress, context: Context, judge: Judge, attempt: _Attempt) -> _Progress:
@@ -309,20 +318,16 @@ def _judged(progress: _Progress, context: Context, judge: Judge, attempt: _Attem
 
     verdict, state = leading(map(measured, itertools.chain([first], in_time)))
     give_back()
-    what = attempt.what
-    if others and plan.ranged:
-        what = f"{what}; with ranges by {state.calibration.method}"
     kept = progress.keeps(verdict, attempt.finer)
     seconds = now() - attempt.started
     infinite = f"{attempt.name}: the INT8 outputs have NaN or infinite values"
     failures = () if math.isfinite(verdict.value) else (infinite,)
-    tried = Try(attempt.name, what, verdict.loss, verdict.value, kept, seconds)
+    tried = Try(attempt.name, attempt.what, verdict.loss, verdict.value, kept, seconds)
     return replace(
         progress,
         state=state if kept else progress.state,
         verdict=verdict if kept else progress.verdict,
         tries=(*progress.tries, tried),
-        ranges={**progress.ranges, attempt.name: state.calibration},
         failures=(*progress.failures, *failures),
     )
 
@@ -335,16 +340,18 @@ def _leave_floats(
     if plan.layers or plan.rules or now() > context.until:
         return progress, plan
     model, started, reference = context.model(best), now(), context.prepared
-    with suppress(TrtcalError), crashes_as_warnings():
+    try:
         fragile = find_fragile(model, best.calibration, selection, plan, reference=reference)
         if not fragile.groups:
             return progress, plan
         quantized = quantize(model, best.calibration, fragile.plan.without_fp16)
         verdict = judge.measure(quantized.proto)
-        seconds, value = now() - started, verdict.value
-        tried = Try(FLOATS, fragile.sentence, verdict.loss, value, kept=True, seconds=seconds)
-        return replace(progress, tries=(*progress.tries, tried), verdict=verdict), fragile.plan
-    return progress, plan
+    except Exception as error:  # of any kind, as in `_tried`
+        line = f"{FLOATS} were not looked for: {str(error) or type(error).__name__}"
+        return replace(progress, failures=(*progress.failures, line)), plan
+    seconds, value = now() - started, verdict.value
+    tried = Try(FLOATS, fragile.sentence, verdict.loss, value, kept=True, seconds=seconds)
+    return replace(progress, tries=(*progress.tries, tried), verdict=verdict), fragile.plan
 
 
 def _files(file: str) -> tuple[str, str, str]:

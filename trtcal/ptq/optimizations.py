@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import monotonic as now
@@ -20,7 +20,7 @@ from trtcal.model.model import Overrides
 from trtcal.ptq.changes import Changes
 from trtcal.ptq.channel_splitting import split_channels
 from trtcal.ptq.equalization import equalize, smooth
-from trtcal.ptq.reconstruction import LayerwiseReconstruction, ReconstructionOptions
+from trtcal.ptq.reconstruction import LayerwiseReconstruction
 from trtcal.ptq.scale_search import search_scales
 from trtcal.ptq.zero_centering import zero_center
 from trtcal.quantization import Plan, find_layers, tensors_to_observe
@@ -29,9 +29,8 @@ from trtcal.ranges import Calibration
 BATCH = 32
 SEARCH_TIME = 1 / 3  # of the time left, at most: later optimizations mostly gain more
 SEARCH_SAMPLES = 64
-SMOOTHED_RANGES = "percentile"  # smoothed channels have no tails of their own any more
 RANGES, NEAREST = "ranges: ", "nearest weights"  # what is tried first, without optimizations
-SCALE_SEARCH, ROUNDING = "scale search", "adaptive rounding"
+METHODS = ("auto", "percentile")  # of ranges of changed tensors: equalized channels have no tails
 
 
 @dataclass(frozen=True)
@@ -59,13 +58,9 @@ class ImproveOptions:
 
 @dataclass(frozen=True)
 class State:
-    """What a model is after some optimizations: its ranges, float changes, and overrides.
-
-    `tables` are the ranges by method, before anything was found for quantized layers alone.
-    """
+    """What a model is after some optimizations: its ranges, float changes, and overrides."""
 
     calibration: Calibration
-    tables: Mapping[str, Calibration] = field(default_factory=dict)
     changes: Changes = field(default_factory=Changes)
     overrides: Overrides = field(default_factory=Overrides)
 
@@ -132,11 +127,8 @@ class Context:
             return observe(model, self.fit, tensors, options, advance)
 
 
-Apply = Callable[[Context, State, Mapping[str, Calibration]], Sequence[State]]
-"""Applies an optimization to a state; of several states the best one counts, none is nothing to do.
-
-It also gets the ranges of all tries so far by name, those that were not kept among them.
-"""
+Apply = Callable[[Context, State], Sequence[State]]
+"""Applies an optimization to a state; of several states the best one counts, none is nothing to do."""
 
 
 @dataclass(frozen=True)
@@ -158,24 +150,18 @@ class Optimization:
     int8_only: bool = False
 
 
-def _changing(find: Callable[[Model, Dataset, int], Changes | None], method: str = "") -> Apply:
-    """Return what applies changes of the float model; `method` gives the ranges of what they move."""
+def _changing(find: Callable[[Model, Dataset, int], Changes | None]) -> Apply:
+    """Return what applies changes of the float model."""
 
-    def apply(context: Context, state: State, _: Mapping[str, Calibration]) -> Sequence[State]:
+    def apply(context: Context, state: State) -> Sequence[State]:
         changes = find(context.model(state), context.fit, context.samples)
-        return () if changes is None else _recalibrated(context, state, changes, method)
+        return () if changes is None else _recalibrated(context, state, changes)
 
     return apply
 
 
-def _recalibrated(
-    context: Context, state: State, changes: Changes, method: str = ""
-) -> Sequence[State]:
-    """Return states with changes, and new ranges for moved and new tensors.
-
-    Other methods may have the best ranges now: `best` tries all. With the method that is best so far,
-    moved tensors get the ranges of `method`, if it is given.
-    """
+def _recalibrated(context: Context, state: State, changes: Changes) -> Sequence[State]:
+    """Return states with changes, and new ranges for moved and new tensors by each of `METHODS`."""
     give_back()  # what finding the changes has left
     state = state.with_changes(changes)
     model = context.model(state)
@@ -185,14 +171,8 @@ def _recalibrated(
     if not (changed and context.plan.ranged):
         return [state]
     observation = context.observe(model, changed, context.reported)
-    first = state.calibration.method
-    others = state.tables if context.options.effort == "best" else ()
-    tables = {**state.tables, first: state.calibration}
-    methods = dict.fromkeys((first, *others))
-    for calibrator in methods:
-        new = calibrate(observation, method if method and calibrator == first else calibrator)
-        tables[calibrator] = _joined(tensors, tables[calibrator], new)
-    return [replace(state, calibration=tables[method], tables=tables) for method in methods]
+    new = (calibrate(observation, method) for method in METHODS)
+    return [replace(state, calibration=_joined(tensors, state.calibration, table)) for table in new]
 
 
 def _joined(tensors: Sequence[str], before: Calibration, new: Calibration) -> Calibration:
@@ -212,38 +192,42 @@ def _joined(tensors: Sequence[str], before: Calibration, new: Calibration) -> Ca
     )
 
 
-def _split(context: Context, state: State, _: Mapping[str, Calibration]) -> Sequence[State]:
+def _split(context: Context, state: State) -> Sequence[State]:
     model = context.model(state)
     changes = split_channels(model, state.calibration, context.fit, context.samples)
     return () if changes is None else _recalibrated(context, state, changes)
 
 
-def _zero_center(context: Context, state: State, _: Mapping[str, Calibration]) -> Sequence[State]:
+def _zero_center(context: Context, state: State) -> Sequence[State]:
     if (centered := zero_center(context.model(state), state.calibration)) is None:
         return ()
     return [replace(state.with_changes(centered[0]), calibration=centered[1])]
 
 
-def _reconstructing(options: ReconstructionOptions) -> Apply:
-    return lambda context, state, _: [_reconstructed(context, state, options)]
+def _correct_biases(context: Context, state: State) -> Sequence[State]:
+    return [_reconstructed(context, state)]
 
 
-def _reconstructed(context: Context, state: State, options: ReconstructionOptions) -> State:
+def _round_weights(context: Context, state: State) -> Sequence[State]:
+    return [_reconstructed(context, state, rounding=True)]
+
+
+def _reconstructed(context: Context, state: State, rounding: bool = False) -> State:
     """Return a state with the overrides of layerwise reconstruction."""
     state = state.float_only
     model = context.model(state)
     layers = sum(layer.weight is not None for layer in find_layers(model).layers)
-    title = "rounding weights" if options.rounding else "correcting biases"
+    title = "rounding weights" if rounding else "correcting biases"
     with (
         LayerwiseReconstruction(
             model, state.calibration, context.fit, context.in_memory, context.plan
         ) as work,
         context.reported(title, layers) as advance,
     ):
-        return replace(state, overrides=work.run(options, advance))
+        return replace(state, overrides=work.run(rounding, advance))
 
 
-def _search_scales(context: Context, state: State, _: Mapping[str, Calibration]) -> Sequence[State]:
+def _search_scales(context: Context, state: State) -> Sequence[State]:
     """Search without biases that were corrected for other ranges, and correct biases after it."""
     before = state.float_only
     started = now()
@@ -256,21 +240,8 @@ def _search_scales(context: Context, state: State, _: Mapping[str, Calibration])
     if ranges is None:
         return ()
     narrowed = replace(before, calibration=ranges)
-    return [_reconstructed(context, narrowed, BIASES) if state.overrides.biases else narrowed]
+    return [_reconstructed(context, narrowed) if state.overrides.biases else narrowed]
 
-
-def _round_after_search(
-    context: Context, state: State, tried: Mapping[str, Calibration]
-) -> Sequence[State]:
-    """Round with searched scales that were not kept: their gain may show with rounding."""
-    ranges = tried.get(SCALE_SEARCH)
-    if ranges is None or ranges is state.calibration or ROUNDING not in tried:
-        return ()
-    return [_reconstructed(context, replace(state, calibration=ranges), WEIGHTS)]
-
-
-BIASES = ReconstructionOptions()
-WEIGHTS = ReconstructionOptions(rounding=True)
 
 OPTIMIZATIONS = (
     Optimization(
@@ -287,7 +258,7 @@ OPTIMIZATIONS = (
         "shifts and scales the channels that MatMuls read, and compensates in their weights and biases",
         "LayerNorm, GELU or gates: transformers",
         "SmoothQuant 2023, equation 4; Outlier Suppression+ 2023",
-        _changing(smooth, SMOOTHED_RANGES),
+        _changing(smooth),
         fast=True,
     ),
     Optimization(
@@ -315,11 +286,11 @@ OPTIMIZATIONS = (
         "corrects each bias so that the mean of its channel after the activation is that of FP32",
         "data",
         "Nagel et al. 2019, appendix D",
-        _reconstructing(BIASES),
+        _correct_biases,
         fast=True,
     ),
     Optimization(
-        SCALE_SEARCH,
+        "scale search",
         "makes a range narrower or wider if that reduces the error of the outputs",
         "time; heavy tails or attention",
         "coordinate descent on the output error",
@@ -327,27 +298,11 @@ OPTIMIZATIONS = (
         int8_only=True,
     ),
     Optimization(
-        ROUNDING,
+        "adaptive rounding",
         "chooses all weights of a layer together, by its output error on quantized inputs",
         "data",
         "AdaRound 2020, solved as in GPTQ 2022",
-        _reconstructing(WEIGHTS),
-    ),
-    Optimization(
-        "scale search with rounding",
-        "adaptive rounding with the scales of the search, if these were not kept on their own",
-        "the two before",
-        "AdaRound 2020, solved as in GPTQ 2022",
-        _round_after_search,
-        int8_only=True,
-    ),
-    Optimization(
-        "weight clipping",
-        "adaptive rounding with narrower weight scales, if that reduces the output error of the layer",
-        "data; single large weights",
-        "Banner et al. 2019, section 2",
-        _reconstructing(ReconstructionOptions(rounding=True, clipping=True)),
-        int8_only=True,
+        _round_weights,
     ),
 )
 """All optimizations in the order in which they are tried."""

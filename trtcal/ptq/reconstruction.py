@@ -33,7 +33,7 @@ from trtcal.model.files import stand_in
 from trtcal.model.graph import import_graph
 from trtcal.model.model import Floats, Grid, Overrides, along
 from trtcal.model.ops import CONVOLUTIONS
-from trtcal.ptq.adaptive_rounding import clipped_scales, compensated, measure_moments, rounded_steps
+from trtcal.ptq.adaptive_rounding import compensated, measure_moments, rounded_steps
 from trtcal.ptq.bias_correction import activation_of, solve_shift
 from trtcal.ptq.changes import with_constants
 from trtcal.ptq.layer_inputs import (
@@ -62,14 +62,6 @@ def samples_in_memory(model: Model, dataset: Dataset, most: int) -> int:
     first = next(iter(dataset.batches(size, 0, size)))
     largest = max(tensor_bytes(stand_in(model.proto), first).values(), default=0) / size
     return min(most, max(FEWEST_SAMPLES, int(MEMORY_BYTES / max(2 * len(SIDES) * largest, 1))))
-
-
-@dataclass(frozen=True)
-class ReconstructionOptions:
-    """What is corrected in a layer: its bias, its weights by `rounding`, their scales by `clipping`."""
-
-    rounding: bool = False
-    clipping: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,9 +124,12 @@ class LayerwiseReconstruction(AbstractContextManager["LayerwiseReconstruction"])
         give_back()
 
     def run(
-        self, options: ReconstructionOptions, progress: Callable[[int], None] = lambda done: None
+        self, rounding: bool = False, progress: Callable[[int], None] = lambda done: None
     ) -> Overrides:
-        """Run all layers once, and return what was found for them, one step of progress each."""
+        """Correct the bias of each layer, with `rounding` its weights too; return what was found.
+
+        Each layer is a step of progress.
+        """
         ranks = {spec.name: len(spec.shape) for spec in self.model.inputs}
         batches = self.dataset.batches(BATCH, 0, self.samples)
         runs = (run for feeds in batches for run in runs_of(ranks, feeds))
@@ -143,11 +138,11 @@ class LayerwiseReconstruction(AbstractContextManager["LayerwiseReconstruction"])
                 self.spill.keep(side, number, feeds)
             self.masks.append(mask_of(feeds))
             self.batches = number + 1
-        overrides, rounding = self.model.overrides, options.rounding
+        overrides = self.model.overrides
         try_together(work for step in self._steps(rounding) for work in self._openings(step))
         for step in self._steps(rounding):  # one at a time: each has a layer's weights
             self._advance(step, rounding)
-            overrides = self._reconstruct(step, options, overrides)
+            overrides = self._reconstruct(step, rounding, overrides)
             progress(1)
         return overrides
 
@@ -241,20 +236,19 @@ class LayerwiseReconstruction(AbstractContextManager["LayerwiseReconstruction"])
             later = self.pair.step(session, segment, known, kept, instead)
             self.spill.keep(side, number, later)
 
-    def _reconstruct(
-        self, step: _Step, options: ReconstructionOptions, overrides: Overrides
-    ) -> Overrides:
+    def _reconstruct(self, step: _Step, rounding: bool, overrides: Overrides) -> Overrides:
         grid = overrides.weights.get(step.name)
         weights = self._token_weights(step)
-        if options.rounding and step.form is not None:
+        if rounding and step.form is not None:
             with threadpool_limits(1, "blas"):  # more wait for each other longer than they work
-                grid = self._rounded(step, step.form, options, weights)
+                grid = self._rounded(step, step.form, weights)
         self._run_layer(step, grid)
         bias = None
         if step.bias is not None:
             shift = self._missing_shift(step, weights).astype(np.float32)
-            bias = step.bias.values + shift
-            self._shift(step, shift)
+            if np.isfinite(shift).all():
+                bias = step.bias.values + shift
+                self._shift(step, shift)
         return overrides.with_layer(step.name, grid, bias, step.kind.name)
 
     def _run_layer(self, step: _Step, grid: Grid | None) -> None:
@@ -316,18 +310,18 @@ class LayerwiseReconstruction(AbstractContextManager["LayerwiseReconstruction"])
             moved = values[step.made] + step.along(values[step.made], shift)
             self.spill.keep("quantized", number, {**values, step.made: moved})
 
-    def _rounded(
-        self, step: _Step, form: MatrixForm, options: ReconstructionOptions, weights: TokenWeights
-    ) -> Grid:
+    def _rounded(self, step: _Step, form: MatrixForm, weights: TokenWeights) -> Grid | None:
+        """Return a layer's weights rounded together, None where its inputs are not finite."""
         centered = step.bias is not None
         read = partial(self._inputs, step)
         turns = [range(self.batches)[i::2] for i in range(2)]
         halves = [measure_moments(form, turn, read, centered, weights) for turn in turns if turn]
-        matrix, gram = form.matrix(step.values), halves[0].with_other(halves[-1]).gram
+        both = halves[0].with_other(halves[-1])
+        if not both.is_finite:
+            return None
+        matrix, gram = form.matrix(step.values), both.gram
         target = compensated(matrix, halves) if len(halves) > 1 else matrix
         scale = step.nearest.scale
-        if options.clipping:  # for INT8 alone: blocks lost more on samples held back
-            scale = clipped_scales(target, scale.reshape(form.groups, -1), gram).reshape(-1)
         scales = Grid(step.values, scale).scales(step.weight.axis)
         scales = form.matrix(np.broadcast_to(scales, step.values.shape))
         steps = form.weight(rounded_steps(target, scales, gram, step.kind))
