@@ -204,18 +204,21 @@ def test_a_relu_before_uint8_quantization_without_a_zero_point():
     np.testing.assert_array_equal(literal(lower(proto), feeds), literal(proto, feeds))
 
 
+@pytest.mark.parametrize("change", [lower, lambda model: model], ids=["lowered", "as written"])
+@pytest.mark.parametrize("clip", [["Relu", "a"], ["Clip", "a", "least"]], ids=["Relu", "Clip"])
 @pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.FLOAT16])
-def test_a_relu_before_fp8_still_takes_negative_values_away(kind):
-    """Its type is written nowhere; ONNX Runtime 1.32 drops such a Relu of float32."""
+def test_a_relu_or_clip_before_fp8_still_takes_negative_values_away(kind, clip, change):
+    """ONNX Runtime 1.32 drops such a Relu of float32, and refuses such a Clip (ClipQuantRewrite)."""
     nodes = [helper.make_node("Neg", ["x"], ["a"]),
-             helper.make_node("Relu", ["a"], ["r"]),
+             helper.make_node(clip[0], clip[1:], ["r"]),
              helper.make_node("QuantizeLinear", ["r", "scale", "zero"], ["q"]),
              helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"])]  # fmt: skip
     constants = [helper.make_tensor("scale", kind, [], [0.125]),
+                 helper.make_tensor("least", kind, [], [0]),
                  helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, [], [0])]  # fmt: skip
     x, y = (helper.make_tensor_value_info(name, kind, [6]) for name in "xy")
     graph = helper.make_graph(nodes, "g", [x], [y], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
     given = np.array([3, 1, 0, -0.5, -1, -4], helper.tensor_dtype_to_np_dtype(kind))
-    (found,) = run_session(open_session(lower(model)), None, {"x": given})
+    (found,) = run_session(open_session(change(model)), None, {"x": given})
     assert found.tolist() == [0, 0, 0, 0.5, 1, 4]

@@ -17,11 +17,12 @@ import onnx
 import onnxruntime
 from onnx import TensorProto
 
-from trtcal.backends.narrow_floats import NOT_FOR_NARROW, is_narrow, is_rounded, rounded
+from trtcal.backends.narrow_floats import NOT_FOR_NARROW, is_narrow, is_rounded, kinds_of, rounded
 from trtcal.backends.trial import crash_of, parts_of
 from trtcal.backends.unsupported import hint_to_cut, lacking, refused_operators
 from trtcal.documents import Workplace
 from trtcal.errors import MODEL, BackendError, InputError, NativeCrash, TrtcalError, some
+from trtcal.formats import TYPES
 from trtcal.model import first_line
 from trtcal.model.files import fits, write_beside
 from trtcal.model.isolated import signal_name
@@ -41,6 +42,9 @@ EXACT_INPUTS = ("session.qdq_matmulnbits_accuracy_level", "1")
 QUANTIZES_UNASKED = "WeightBiasQuantization"
 # EXACT_PRODUCTS would give a QGemm of int8 inputs uint8 weights, for which there is no kernel.
 UNSIGNS_WEIGHTS = "Avx2WeightS8ToU8Transformer"
+# Before a Q they take a Clip, or a Relu, for part of its clamping, and refuse other types than bytes.
+NOT_FOR_FLOAT8 = ("ClipQuantRewrite", "ReluQuantRewrite")
+BEYOND_BYTES = {TensorProto.DataType.Value(name) for name in TYPES}
 # The weights of an optimized graph are saved in a file of their own: a message ends at 2 GiB.
 BESIDE = (
     ("session.optimized_model_external_initializers_file_name", "optimized.bin"),
@@ -205,6 +209,7 @@ def disabled_optimizers(graph: onnx.ModelProto, narrow: bool) -> list[str]:
     int8 = {item.name for item in graph.graph.initializer if item.data_type == TensorProto.INT8}
     signed = any(n.op_type == "QGemm" and int8.intersection(n.input[2:3]) for n in graph.graph.node)
     further = [UNSIGNS_WEIGHTS] * signed + [*NOT_FOR_NARROW] * narrow
+    further += NOT_FOR_FLOAT8 if not BEYOND_BYTES.isdisjoint(kinds_of(graph)) else ()
     return [QUANTIZES_UNASKED, *further]
 
 
