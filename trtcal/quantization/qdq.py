@@ -164,7 +164,8 @@ def _choose(
     lacked = (layer for layer in free if layer.op in writer.plan.without)
     reasons |= {layer.name: f"no target has an INT8 kernel for {layer.op}" for layer in lacked}
     _check_wishes(reasons, decisions)
-    skipped |= reasons | _too_narrow(graph, layers, decisions)
+    able = [layer for layer in layers if layer.name not in reasons]
+    skipped |= reasons | _too_narrow(graph, able, decisions)
     chosen = [(layer, narrow[layer.name]) for layer in layers if layer.name not in skipped]
     for layer in propagate(graph, [layer for layer, precision in chosen if precision == "int8"]):
         is_free = decisions[layer.name].is_default or narrow.get(layer.name) == "int8"
