@@ -26,7 +26,7 @@ from trtcal.model.model import Overrides
 from trtcal.model.ops import CARRIES, MULTIPLIES
 from trtcal.model.passes import raised
 from trtcal.model.passes.base import NotApplicable
-from trtcal.quantization.blocks import least_scale, scale_step
+from trtcal.quantization.blocks import least_scale, padded, scale_step
 from trtcal.quantization.fp16 import Values
 from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs, make_fp16_subgraphs
 from trtcal.quantization.placement import Placement, find_layers
@@ -113,7 +113,10 @@ def quantize(
     if "fp16" in plan.asked:
         observed = {name: item.observed_amax for name, item in ranges.ranges.items()}
         quantized = [name for name, precision in names.items() if precision not in WEIGHTS_ONLY]
-        values = Values(observed | ranges.peaks, bool(ranges.peaks))
+        observed |= ranges.peaks
+        for (source, *_), result in writer.padded.items():
+            observed |= {result.name: observed[source]} if source in observed else {}
+        values = Values(observed, bool(ranges.peaks))
         fp16_subgraphs = make_fp16_subgraphs(graph, decisions, quantized, values, plan.floats)
         skipped |= fp16_subgraphs.skipped
     done = {layer.name: writer.precision(layer) for layer in placement.layers} | names
@@ -240,6 +243,7 @@ class _Writer(GraphWriter):
         self.nodes = {node.name: node for node in graph.nodes}
         self.pairs: dict[tuple[str, bool, str], gs.Variable] = {}  # by tensor; is it the second one
         self.weights: dict[tuple[Any, ...], gs.Variable] = {}
+        self.padded: dict[tuple[str, int, int], gs.Variable] = {}  # by tensor, axis and zeros
 
     def missing(self, layer: Layer, precision: str) -> str | None:
         """Return why a layer cannot be quantized: the format has no place, or no range, for it."""
@@ -261,8 +265,9 @@ class _Writer(GraphWriter):
         return None
 
     def _block(self, layer: Layer, precision: str) -> int | None:
-        """Return the block size for a layer: the plan's, or a smaller one that divides its matrix.
+        """Return the block size for a layer: the plan's, a smaller one, or the least if none divides.
 
+        Where none divides its matrix, the last block of each column is filled up with zeros.
         TensorRT-RTX 1.7 expands a matrix that is one block high in a kernel of its own: two are sought.
         It refuses a matrix of one block in all: `ScaleMode is illegal`.
         """
@@ -271,8 +276,9 @@ class _Writer(GraphWriter):
             return None
         shape = self.nodes[layer.name].inputs[1].shape
         summed, weights = shape[axis], math.prod(shape)
-        known = (size for size in FORMATS[precision].blocks if size <= self.plan.block_size)
+        known = [size for size in FORMATS[precision].blocks if size <= self.plan.block_size]
         sizes = [size for size in known if summed % size == 0 and size < weights]
+        sizes = sizes or [size for size in known[-1:] if size < summed and size < weights]
         return next((size for size in sizes if size < summed), sizes[0] if sizes else None)
 
     def _without_block(self, layer: Layer, precision: str) -> str | None:
@@ -286,7 +292,7 @@ class _Writer(GraphWriter):
         if math.prod(node.inputs[1].shape) in blocks:
             return f"{precision} takes two blocks of weights or more, and this matrix is one"
         sizes, summed = " or ".join(map(str, sorted(blocks))), node.inputs[1].shape[axis]
-        return f"{precision} takes blocks of {sizes} weights, which do not divide {summed}"
+        return f"{precision} takes blocks of {sizes} weights, and this matrix has {summed} summed"
 
     def _too_small(self, layer: Layer, precision: str) -> str | None:
         """Return why a weight has no scale: what is below the smallest one becomes zero."""
@@ -318,6 +324,7 @@ class _Writer(GraphWriter):
         if layer.op == "AveragePool" and is_unpadded(node):
             node.attrs["count_include_pad"] = 1  # no difference here, but TensorRT-RTX wants it
         if layer.weight:
+            self._pad(node, self._block(layer, precision))
             node.inputs[layer.weight.index] = self._weight(node, layer, layer.weight, precision)
 
     def precision(self, layer: Layer) -> str:
@@ -339,6 +346,24 @@ class _Writer(GraphWriter):
             self.pairs[key] = self._dequantized(tensor, quantized, parameters, {})
         return self.pairs[key]
 
+    def _pad(self, node: gs.Node, size: int | None) -> None:
+        """Put as many zeros behind the first input of a matrix as blocks of `size` add to its rows."""
+        axis = block_axis(node)
+        if size is None or axis is None or not (more := -node.inputs[1].shape[axis] % size):
+            return
+        tensor, summed = node.inputs[0], 0 if node.attrs.get("transA") else -1
+        key = (tensor.name, summed, more)
+        if key not in self.padded:
+            result = self.new_variable(f"{tensor.name}/padded", tensor.dtype, tensor)
+            if tensor.shape is not None:
+                result.shape = list(tensor.shape)
+                result.shape[summed] = node.inputs[1].shape[axis] + more
+            counts = self.new_constant(f"{result.name}/counts", np.array([0, more]))
+            axes = self.new_constant(f"{result.name}/axes", np.array([summed]))
+            inputs = [tensor, counts, gs.Variable.empty(), axes]
+            self.padded[key] = self.new_node("Pad", f"{result.name}/pad", inputs, result)
+        node.inputs[0] = self.padded[key]
+
     def _weight(self, node: gs.Node, layer: Layer, place: Weight, precision: str) -> gs.Variable:
         tensor, optimized = node.inputs[place.index], self.overrides.weights.get(layer.name)
         size = self._block(layer, precision)
@@ -346,6 +371,8 @@ class _Writer(GraphWriter):
         key = (tensor.name, precision, axis, id(optimized) if optimized else None)
         if key not in self.weights:
             values = np.asarray(constant(tensor))
+            if size is not None and axis is not None:
+                values = padded(values, axis, size)
             grid = optimized or nearest(values, precision, axis, size)
             stored = self.new_constant(f"{tensor.name}/{precision}", grid.values)
             attributes = {} if axis is None else {"axis": axis}
@@ -378,7 +405,7 @@ class _Writer(GraphWriter):
     def _dequantized(
         self, tensor: gs.Tensor, quantized: gs.Tensor, parameters: list[gs.Tensor], attributes: Any
     ) -> gs.Variable:
-        result = self.new_variable(f"{tensor.name}/dequantized", parameters[0].dtype, tensor)
+        result = self.new_variable(f"{tensor.name}/dequantized", parameters[0].dtype, quantized)
         name = f"{result.name.rpartition('/')[0]}/dequantize"
         return self.new_node("DequantizeLinear", name, [quantized, *parameters], result, attributes)
 
