@@ -61,6 +61,7 @@ ENTRIES = (EXACT_PRODUCTS, EXACT_INPUTS, NO_SPINNING)
 """What every session is configured with."""
 RUN_S = 10  # of the sample that a model is tried with
 OPS_SHOWN = 6
+TENSORRT = "trt"  # the domain of Q/DQ that ModelOpt exported before ONNX had them
 
 
 class Session(onnxruntime.InferenceSession):  # type: ignore[misc]  # it has no types
@@ -262,7 +263,12 @@ def _check_survival(name: str, graph: onnx.ModelProto, number: int) -> None:
 def _advice(model: onnx.ModelProto | bytes | Path, text: str) -> str:
     """Return what helps where ONNX Runtime refuses a model: a cut, if it lacks an operator."""
     graph = model if isinstance(model, onnx.ModelProto) else onnx.ModelProto()
-    if nodes := lacking(graph, refused_operators(text, graph)):
+    nodes = lacking(graph, refused_operators(text, graph))
+    if any(node.domain == TENSORRT for node in nodes):
+        return (
+            "export it with opset 19 for FP8, 21 for INT4, 23 for FP4: ONNX has its own Q/DQ then"
+        )
+    if nodes:
         rest = "the part that is cut off is not judged"
         alone = "no layer that multiplies comes before it: replace it with ONNX operators"
         return hint_to_cut(f"{MODEL}.onnx", graph, nodes, rest) or alone
