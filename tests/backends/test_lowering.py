@@ -227,8 +227,10 @@ def test_a_relu_or_clip_before_fp8_still_takes_negative_values_away(kind, clip, 
 
 
 def test_operators_of_tensorrt_from_older_exports_say_which_opset_to_take():
-    nodes = [helper.make_node("TRT_FP8QuantizeLinear", ["x", "scale"], ["q"], domain="trt"),
-             helper.make_node("TRT_FP8DequantizeLinear", ["q", "scale"], ["y"], domain="trt")]  # fmt: skip
+    nodes = [
+        helper.make_node("TRT_FP8QuantizeLinear", ["x", "scale"], ["q"], domain="trt"),
+        helper.make_node("TRT_FP8DequantizeLinear", ["q", "scale"], ["y"], domain="trt"),
+    ]
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [6]) for name in "xy")
     constants = [helper.make_tensor("scale", TensorProto.FLOAT, [], [0.125])]
     graph = helper.make_graph(nodes, "g", [x], [y], constants)
