@@ -4,6 +4,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+from tests.fixtures.fails import fails
 from tests.fixtures.graphs import as_nodes
 from tests.fixtures.networks import conv_net, rng, save, weight
 from tests.fixtures.quantized import calibrated
@@ -11,6 +12,7 @@ from tests.fixtures.zoo_net import Net
 from tests.fixtures.zoo_scene import quantized_scene
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import open_session, run_session
+from trtcal.errors import BackendError
 from trtcal.model.ops import INTEGER
 from trtcal.quantization import Plan, prepare, quantize
 
@@ -204,18 +206,35 @@ def test_a_relu_before_uint8_quantization_without_a_zero_point():
     np.testing.assert_array_equal(literal(lower(proto), feeds), literal(proto, feeds))
 
 
+@pytest.mark.parametrize("change", [lower, lambda model: model], ids=["lowered", "as written"])
+@pytest.mark.parametrize("clip", [["Relu", "a"], ["Clip", "a", "least"]], ids=["Relu", "Clip"])
 @pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.FLOAT16])
-def test_a_relu_before_fp8_still_takes_negative_values_away(kind):
-    """Its type is written nowhere; ONNX Runtime 1.32 drops such a Relu of float32."""
+def test_a_relu_or_clip_before_fp8_still_takes_negative_values_away(kind, clip, change):
+    """ONNX Runtime 1.32 drops such a Relu of float32, and refuses such a Clip (ClipQuantRewrite)."""
     nodes = [helper.make_node("Neg", ["x"], ["a"]),
-             helper.make_node("Relu", ["a"], ["r"]),
+             helper.make_node(clip[0], clip[1:], ["r"]),
              helper.make_node("QuantizeLinear", ["r", "scale", "zero"], ["q"]),
              helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"])]  # fmt: skip
     constants = [helper.make_tensor("scale", kind, [], [0.125]),
+                 helper.make_tensor("least", kind, [], [0]),
                  helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, [], [0])]  # fmt: skip
     x, y = (helper.make_tensor_value_info(name, kind, [6]) for name in "xy")
     graph = helper.make_graph(nodes, "g", [x], [y], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
     given = np.array([3, 1, 0, -0.5, -1, -4], helper.tensor_dtype_to_np_dtype(kind))
-    (found,) = run_session(open_session(lower(model)), None, {"x": given})
+    (found,) = run_session(open_session(change(model)), None, {"x": given})
     assert found.tolist() == [0, 0, 0, 0.5, 1, 4]
+
+
+def test_operators_of_tensorrt_from_older_exports_say_which_opset_to_take():
+    nodes = [
+        helper.make_node("TRT_FP8QuantizeLinear", ["x", "scale"], ["q"], domain="trt"),
+        helper.make_node("TRT_FP8DequantizeLinear", ["q", "scale"], ["y"], domain="trt"),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [6]) for name in "xy")
+    constants = [helper.make_tensor("scale", TensorProto.FLOAT, [], [0.125])]
+    graph = helper.make_graph(nodes, "g", [x], [y], constants)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("trt", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    with fails(BackendError, "TRT_FP8QuantizeLinear", hint="opset 19 for FP8"):
+        open_session(lower(model))

@@ -17,7 +17,9 @@ from tests.fixtures.tables import each
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.formats import FORMATS
-from trtcal.quantization.blocks import quantize_blocks, scale_step
+from trtcal.model import load_model
+from trtcal.quantization import Plan, prepare, quantize
+from trtcal.quantization.blocks import padded, quantize_blocks, scale_step
 
 FP8 = FORMATS["fp8"]
 NARROW = ("fp8", "int4", "nvfp4")
@@ -236,3 +238,28 @@ def test_huge_and_tiny_values_keep_the_range_finite():
     for values in ([3e38, 1e-38], [1e-40], [3e38]):
         amax = floating_amax(histogram(values), FP8)
         assert 0 < amax < np.inf
+
+
+@pytest.mark.parametrize(("precision", "size", "rows"), [("int4", 64, 144), ("nvfp4", 16, 100)])
+@pytest.mark.parametrize("op", ["MatMul", "Gemm"])
+def test_a_matrix_that_no_block_divides_is_filled_up_and_gives_the_same(precision, size, rows, op):
+    """One Pad for both readers of an input; each product is that of the weights' blocks."""
+    weight = np.random.default_rng(1).standard_normal((rows, 24)).astype(np.float32)
+    stored, attributes = (weight.T, {"transB": 1}) if op == "Gemm" else (weight, {})
+    nodes = [helper.make_node(op, ["x", name], [f"{name}/y"], name, **attributes) for name in "ab"]
+    constants = [numpy_helper.from_array(np.ascontiguousarray(scale * stored), name)
+                 for name, scale in {"a": 1, "b": 2}.items()]  # fmt: skip
+    ends = [helper.make_tensor_value_info(f"{name}/y", 1, ["n", 24]) for name in "ab"]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", rows])
+    graph = helper.make_graph(nodes, "g", [x], ends, constants)
+    opsets = [helper.make_opsetid("", 17)]
+    model = load_model(helper.make_model(graph, opset_imports=opsets, ir_version=9))
+    made = quantize(prepare(model), None, Plan(precision))
+    assert set(made.asked.values()) == {precision}
+    assert [node.op_type for node in made.proto.graph.node].count("Pad") == 1
+    grid = quantize_blocks(padded(weight, 0, size), FORMATS[precision], 0, size)
+    assert grid.values.shape[0] % size == 0
+    given = np.random.default_rng(2).standard_normal((5, rows)).astype(np.float32)
+    found = run_session(open_session(lower(made.proto)), None, {"x": given})
+    expected = given @ grid.floats(None)[:rows]
+    np.testing.assert_allclose(found, [expected, 2 * expected], rtol=2e-3, atol=2e-2)

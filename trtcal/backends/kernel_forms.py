@@ -105,9 +105,8 @@ class _Forms(GraphWriter):
 
     def _settle_node(self, node: gs.Node) -> None:
         if is_literal(node):
-            if node.op == "QuantizeLinear":  # ONNX Runtime 1.32 drops a Relu before it
-                self._hide(node, "")
-        elif node.op == "DequantizeLinear" and constant(node.inputs[0]) is not None:
+            return
+        if node.op == "DequantizeLinear" and constant(node.inputs[0]) is not None:
             self._settle_constant(node)
         elif not _is_plain(node):
             self._hide(node, "its activation has no one constant scale and zero point of bytes")

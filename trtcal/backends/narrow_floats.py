@@ -40,12 +40,16 @@ NOT_FOR_NARROW = ("EliminateIdentity", "LayerNormFusionL1", "LayerNormFusionL2")
 
 def is_narrow(proto: onnx.ModelProto) -> bool:
     """Tell whether a model has values of float16 or bfloat16."""
+    return not NARROW.isdisjoint(kinds_of(proto))
+
+
+def kinds_of(proto: onnx.ModelProto) -> set[int]:
+    """Return the types that inputs, outputs, constants and attributes of a model have."""
     values = (*proto.graph.input, *proto.graph.output)
     kinds = {value.type.tensor_type.elem_type for value in values}
     kinds |= {tensor.data_type for tensor in files.tensors_of(proto)}
     attributes = (item for node in files.all_nodes(proto) for item in node.attribute)
-    kinds |= {item.i for item in attributes if item.name == "to"}
-    return not NARROW.isdisjoint(kinds)
+    return kinds | {item.i for item in attributes if item.name in ("to", "output_dtype")}
 
 
 def is_rounded(proto: onnx.ModelProto) -> bool:

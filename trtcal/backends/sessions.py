@@ -18,11 +18,12 @@ import onnx
 import onnxruntime
 from onnx import TensorProto
 
-from trtcal.backends.narrow_floats import NOT_FOR_NARROW, is_narrow, is_rounded, rounded
+from trtcal.backends.narrow_floats import NOT_FOR_NARROW, is_narrow, is_rounded, kinds_of, rounded
 from trtcal.backends.trial import crash_of, parts_of
 from trtcal.backends.unsupported import hint_to_cut, lacking, refused_operators
 from trtcal.documents import Workplace
 from trtcal.errors import MODEL, BackendError, InputError, NativeCrash, TrtcalError, some
+from trtcal.formats import TYPES
 from trtcal.model import first_line
 from trtcal.model.files import fits, write_beside
 from trtcal.model.isolated import signal_name
@@ -42,6 +43,9 @@ EXACT_INPUTS = ("session.qdq_matmulnbits_accuracy_level", "1")
 QUANTIZES_UNASKED = "WeightBiasQuantization"
 # EXACT_PRODUCTS would give a QGemm of int8 inputs uint8 weights, for which there is no kernel.
 UNSIGNS_WEIGHTS = "Avx2WeightS8ToU8Transformer"
+# Before a Q they take a Clip, or a Relu, for part of its clamping, and refuse other types than bytes.
+NOT_FOR_FLOAT8 = ("ClipQuantRewrite", "ReluQuantRewrite")
+BEYOND_BYTES = {TensorProto.DataType.Value(name) for name in TYPES}
 # The weights of an optimized graph are saved in a file of their own: a message ends at 2 GiB.
 BESIDE = (
     ("session.optimized_model_external_initializers_file_name", "optimized.bin"),
@@ -60,6 +64,7 @@ ENTRIES = (EXACT_PRODUCTS, EXACT_INPUTS, NO_SPINNING)
 """What every session is configured with."""
 RUN_S = 10  # of the sample that a model is tried with
 OPS_SHOWN = 6
+TENSORRT = "trt"  # the domain of Q/DQ that ModelOpt exported before ONNX had them
 
 
 class Session(onnxruntime.InferenceSession):  # type: ignore[misc]  # it has no types
@@ -216,6 +221,7 @@ def disabled_optimizers(graph: onnx.ModelProto, narrow: bool) -> list[str]:
     int8 = {item.name for item in graph.graph.initializer if item.data_type == TensorProto.INT8}
     signed = any(n.op_type == "QGemm" and int8.intersection(n.input[2:3]) for n in graph.graph.node)
     further = [UNSIGNS_WEIGHTS] * signed + [*NOT_FOR_NARROW] * narrow
+    further += NOT_FOR_FLOAT8 if not BEYOND_BYTES.isdisjoint(kinds_of(graph)) else ()
     return [QUANTIZES_UNASKED, *further]
 
 
@@ -268,7 +274,12 @@ def _check_survival(name: str, graph: onnx.ModelProto, number: int) -> None:
 def _advice(model: onnx.ModelProto | bytes | Path, text: str) -> str:
     """Return what helps where ONNX Runtime refuses a model: a cut, if it lacks an operator."""
     graph = model if isinstance(model, onnx.ModelProto) else onnx.ModelProto()
-    if nodes := lacking(graph, refused_operators(text, graph)):
+    nodes = lacking(graph, refused_operators(text, graph))
+    if any(node.domain == TENSORRT for node in nodes):
+        return (
+            "export it with opset 19 for FP8, 21 for INT4, 23 for FP4: ONNX has its own Q/DQ then"
+        )
+    if nodes:
         rest = "the part that is cut off is not judged"
         alone = "no layer that multiplies comes before it: replace it with ONNX operators"
         return hint_to_cut(f"{MODEL}.onnx", graph, nodes, rest) or alone

@@ -163,6 +163,9 @@ class LayerwiseReconstruction(AbstractContextManager["LayerwiseReconstruction"])
             if values is None or values.dtype != np.float32:
                 continue
             kind, source = FORMATS[self.asked[node.name]], placement.range_of(read)
+            nearest = self._nearest(node.name, layer.weight.index, kind)
+            if nearest.values.shape != values.shape:  # filled up with zeros, for blocks to fit
+                continue
             whole = self.pair.segment(place, number + 1)
             if keeps_inputs and read not in (*whole.inputs, *whole.outputs):
                 whole = replace(whole, outputs=(*whole.outputs, read))
@@ -178,7 +181,7 @@ class LayerwiseReconstruction(AbstractContextManager["LayerwiseReconstruction"])
                 values=values,
                 weight=layer.weight,
                 kind=kind,
-                nearest=self._nearest(node.name, layer.weight.index, kind),
+                nearest=nearest,
                 form=matrix_form(own, layer),
                 bias=bias_of(own),
                 axis=1 if node.op_type in CONVOLUTIONS else -1,

@@ -32,6 +32,13 @@ def least_scale(kind: Precision) -> float:
     return LEAST_STEP * FORMATS[kind.scales].normal if kind.scales else LEAST_SCALE
 
 
+def padded(weight: Floats, axis: int, size: int) -> Floats:
+    """Return a matrix with as many zeros behind it along `axis` as blocks of `size` need."""
+    widths = [(0, 0)] * weight.ndim
+    widths[axis] = (0, -weight.shape[axis] % size)
+    return np.pad(weight, widths)
+
+
 def quantize_blocks(weight: Floats, kind: Precision, axis: int, size: int) -> Grid:
     """Return a matrix in `kind`, each block with the scale of least squared error that clips little.
 

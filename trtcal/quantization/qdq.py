@@ -26,7 +26,7 @@ from trtcal.model.model import Overrides
 from trtcal.model.ops import CARRIES, MULTIPLIES
 from trtcal.model.passes import raised
 from trtcal.model.passes.base import NotApplicable
-from trtcal.quantization.blocks import least_scale, scale_step
+from trtcal.quantization.blocks import least_scale, padded, scale_step
 from trtcal.quantization.fp16 import Values
 from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs, make_fp16_subgraphs
 from trtcal.quantization.placement import Placement, find_layers
@@ -113,7 +113,10 @@ def quantize(
     if "fp16" in plan.asked:
         observed = {name: item.observed_amax for name, item in ranges.ranges.items()}
         quantized = [name for name, precision in names.items() if precision not in WEIGHTS_ONLY]
-        values = Values(observed | ranges.peaks, bool(ranges.peaks))
+        observed |= ranges.peaks
+        for (source, *_), result in writer.padded.items():
+            observed |= {result.name: observed[source]} if source in observed else {}
+        values = Values(observed, bool(ranges.peaks))
         fp16_subgraphs = make_fp16_subgraphs(graph, decisions, quantized, values, plan.floats)
         skipped |= fp16_subgraphs.skipped
     done = {layer.name: writer.precision(layer) for layer in placement.layers} | names
@@ -164,7 +167,8 @@ def _choose(
     lacked = (layer for layer in free if layer.op in writer.plan.without)
     reasons |= {layer.name: f"no target has an INT8 kernel for {layer.op}" for layer in lacked}
     _check_wishes(reasons, decisions)
-    skipped |= reasons | _stems(graph, layers, decisions)
+    able = [layer for layer in layers if layer.name not in reasons]
+    skipped |= reasons | _too_narrow(graph, able, decisions)
     chosen = [(layer, narrow[layer.name]) for layer in layers if layer.name not in skipped]
     for layer in propagate(graph, [layer for layer, precision in chosen if precision == "int8"]):
         is_free = decisions[layer.name].is_default or narrow.get(layer.name) == "int8"
@@ -182,28 +186,28 @@ def _check_wishes(reasons: Mapping[str, str], decisions: Mapping[str, Decision])
             raise InputError(what, hint)
 
 
-NARROW_STEM = 16  # input channels; FP8 tensor cores multiply 32 values at a time
+NARROW_CHANNELS = 16  # FP8 tensor cores multiply 32 values at a time
 
 
-def _stems(
+def _too_narrow(
     graph: gs.Graph, layers: Sequence[Layer], decisions: Mapping[str, Decision]
 ) -> dict[str, str]:
-    """Return why convolutions that read the network's input stay out of FP8, unless a plan names them.
+    """Return why layers of few channels stay out of FP8, unless a plan names them or all are such.
 
-    With three bits of mantissa an even area of an image no longer cancels in an edge detector: on the
-    vision transformer of the samples that layer alone made nine tenths of the noise.
+    Kernels pad the channels of a group (TensorRT-RTX 1.7.1 writes four times those of a depthwise
+    convolution), and three bits of mantissa lose most where few values are added up: in MobileNetV2 the
+    depthwise convolutions make nearly all of the noise, in a vision transformer the first layer.
+    Source: NVIDIA, ModelOpt 0.47, whose FP8 kernels of at most 16 channels are slower than FP16.
     """
-    inputs = {tensor.name for tensor in graph.inputs}
     nodes = {node.name: node for node in graph.nodes}
     reasons = {}
     for layer in layers:
-        node, decision = nodes[layer.name], decisions[layer.name]
-        is_first = node.op == "Conv" and node.inputs[0].name in inputs
-        form = FORMATS[decision.precision]
-        if not (form.needs_ranges and form.is_float and decision.is_default and is_first):
+        decision, form = decisions[layer.name], FORMATS[decisions[layer.name].precision]
+        values = layer.values(nodes[layer.name])
+        if values is None or not (form.needs_ranges and form.is_float and decision.is_default):
             continue
-        if (channels := node.inputs[1].shape[1]) < NARROW_STEM:
-            what = f"loses much and saves little on {channels} input channels"
+        if (channels := min(values.shape[:2])) <= NARROW_CHANNELS:
+            what = f"loses much and saves little on {channels} channels"
             reasons[layer.name] = f"{form.label} {what}"
     return reasons if len(reasons) < len(layers) else {}
 
@@ -239,6 +243,7 @@ class _Writer(GraphWriter):
         self.nodes = {node.name: node for node in graph.nodes}
         self.pairs: dict[tuple[str, bool, str], gs.Variable] = {}  # by tensor; is it the second one
         self.weights: dict[tuple[Any, ...], gs.Variable] = {}
+        self.padded: dict[tuple[str, int, int], gs.Variable] = {}  # by tensor, axis and zeros
 
     def missing(self, layer: Layer, precision: str) -> str | None:
         """Return why a layer cannot be quantized: the format has no place, or no range, for it."""
@@ -260,8 +265,9 @@ class _Writer(GraphWriter):
         return None
 
     def _block(self, layer: Layer, precision: str) -> int | None:
-        """Return the block size for a layer: the plan's, or a smaller one that divides its matrix.
+        """Return the block size for a layer: the plan's, a smaller one, or the least if none divides.
 
+        Where none divides its matrix, the last block of each column is filled up with zeros.
         TensorRT-RTX 1.7 expands a matrix that is one block high in a kernel of its own: two are sought.
         It refuses a matrix of one block in all: `ScaleMode is illegal`.
         """
@@ -270,8 +276,9 @@ class _Writer(GraphWriter):
             return None
         shape = self.nodes[layer.name].inputs[1].shape
         summed, weights = shape[axis], math.prod(shape)
-        known = (size for size in FORMATS[precision].blocks if size <= self.plan.block_size)
+        known = [size for size in FORMATS[precision].blocks if size <= self.plan.block_size]
         sizes = [size for size in known if summed % size == 0 and size < weights]
+        sizes = sizes or [size for size in known[-1:] if size < summed and size < weights]
         return next((size for size in sizes if size < summed), sizes[0] if sizes else None)
 
     def _without_block(self, layer: Layer, precision: str) -> str | None:
@@ -285,7 +292,7 @@ class _Writer(GraphWriter):
         if math.prod(node.inputs[1].shape) in blocks:
             return f"{precision} takes two blocks of weights or more, and this matrix is one"
         sizes, summed = " or ".join(map(str, sorted(blocks))), node.inputs[1].shape[axis]
-        return f"{precision} takes blocks of {sizes} weights, which do not divide {summed}"
+        return f"{precision} takes blocks of {sizes} weights, and this matrix has {summed} summed"
 
     def _too_small(self, layer: Layer, precision: str) -> str | None:
         """Return why a weight has no scale: what is below the smallest one becomes zero."""
@@ -317,6 +324,7 @@ class _Writer(GraphWriter):
         if layer.op == "AveragePool" and is_unpadded(node):
             node.attrs["count_include_pad"] = 1  # no difference here, but TensorRT-RTX wants it
         if layer.weight:
+            self._pad(node, self._block(layer, precision))
             node.inputs[layer.weight.index] = self._weight(node, layer, layer.weight, precision)
 
     def precision(self, layer: Layer) -> str:
@@ -338,6 +346,24 @@ class _Writer(GraphWriter):
             self.pairs[key] = self._dequantized(tensor, quantized, parameters, {})
         return self.pairs[key]
 
+    def _pad(self, node: gs.Node, size: int | None) -> None:
+        """Put as many zeros behind the first input of a matrix as blocks of `size` add to its rows."""
+        axis = block_axis(node)
+        if size is None or axis is None or not (more := -node.inputs[1].shape[axis] % size):
+            return
+        tensor, summed = node.inputs[0], 0 if node.attrs.get("transA") else -1
+        key = (tensor.name, summed, more)
+        if key not in self.padded:
+            result = self.new_variable(f"{tensor.name}/padded", tensor.dtype, tensor)
+            if tensor.shape is not None:
+                result.shape = list(tensor.shape)
+                result.shape[summed] = node.inputs[1].shape[axis] + more
+            counts = self.new_constant(f"{result.name}/counts", np.array([0, more]))
+            axes = self.new_constant(f"{result.name}/axes", np.array([summed]))
+            inputs = [tensor, counts, gs.Variable.empty(), axes]
+            self.padded[key] = self.new_node("Pad", f"{result.name}/pad", inputs, result)
+        node.inputs[0] = self.padded[key]
+
     def _weight(self, node: gs.Node, layer: Layer, place: Weight, precision: str) -> gs.Variable:
         tensor, optimized = node.inputs[place.index], self.overrides.weights.get(layer.name)
         size = self._block(layer, precision)
@@ -345,6 +371,8 @@ class _Writer(GraphWriter):
         key = (tensor.name, precision, axis, id(optimized) if optimized else None)
         if key not in self.weights:
             values = np.asarray(constant(tensor))
+            if size is not None and axis is not None:
+                values = padded(values, axis, size)
             grid = optimized or nearest(values, precision, axis, size)
             stored = self.new_constant(f"{tensor.name}/{precision}", grid.values)
             attributes = {} if axis is None else {"axis": axis}
@@ -377,7 +405,7 @@ class _Writer(GraphWriter):
     def _dequantized(
         self, tensor: gs.Tensor, quantized: gs.Tensor, parameters: list[gs.Tensor], attributes: Any
     ) -> gs.Variable:
-        result = self.new_variable(f"{tensor.name}/dequantized", parameters[0].dtype, tensor)
+        result = self.new_variable(f"{tensor.name}/dequantized", parameters[0].dtype, quantized)
         name = f"{result.name.rpartition('/')[0]}/dequantize"
         return self.new_node("DequantizeLinear", name, [quantized, *parameters], result, attributes)
 

@@ -145,14 +145,15 @@ class PairedGraph:
         }
 
     def _pairs(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """Yield the Q and DQ before a quantized node, each after what it reads."""
-        for name in node.input:
-            dequantize = self.producers.get(name)
-            if dequantize is None or dequantize.op_type != "DequantizeLinear":
+        """Yield the Q and DQ before a quantized node, or a new Pad, each after what it reads."""
+        own = {name for node in self.nodes for name in node.output}
+        for name in set(node.input) - own:
+            maker = self.producers.get(name)
+            if maker is None or maker.op_type not in ("DequantizeLinear", "Pad"):
                 continue
-            before = (self.producers.get(name) for name in dequantize.input[:2])
+            before = (self.producers.get(name) for name in maker.input[:2])
             yield from (pair for pair in before if pair is not None and pair.op_type in QDQ)
-            yield dequantize
+            yield maker
 
     def _value(self, name: str) -> onnx.ValueInfoProto:
         known = self.types.get(name)
