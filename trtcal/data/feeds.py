@@ -10,6 +10,7 @@ import numpy as np
 
 from trtcal.data.checks import LABELS, Layout, check_batch, check_finite, empty, labels_in
 from trtcal.data.dataset import (
+    PADDING,
     Array,
     Feeds,
     Labels,
@@ -122,7 +123,7 @@ class _Pass:
             yield arrays
 
     def all_labels(self) -> Labels | None:
-        return np.concatenate(self._labels) if self._labels else None
+        return joined_labels(self._labels) if self._labels else None
 
     def _keep_labels(self, where: str, labels: Labels | None) -> None:
         if self.samples and (labels is None) != (not self._labels):
@@ -130,6 +131,22 @@ class _Pass:
             raise InputError(f"data {where}: some feeds have labels and others have none", hint)
         if labels is not None:
             self._labels.append(labels)
+
+
+def joined_labels(parts: Sequence[Labels]) -> Labels:
+    """Return the labels of all feeds; those of shorter samples end with `PADDING`."""
+    axes = max(part.ndim for part in parts)
+    parts = [part.reshape(*part.shape, *(1,) * (axes - part.ndim)) for part in parts]
+    most = np.max([part.shape[1:] for part in parts], axis=0)
+    padded = (
+        np.pad(
+            part,
+            [(0, 0), *((0, end - size) for size, end in zip(part.shape[1:], most, strict=True))],
+            constant_values=PADDING,
+        )
+        for part in parts
+    )
+    return np.concatenate([*padded])
 
 
 @runtime_checkable

@@ -17,12 +17,13 @@ from trtcal.evaluate.per_sample import (
     Values,
     absolute_error,
     check_finite,
+    cross_entropy,
     distances,
     jaccard,
     mean_iou,
     peak_signal,
 )
-from trtcal.metrics import DECIDING, FLOATING, PSNR
+from trtcal.metrics import DECIDING, FLOATING, METRICS, PSNR
 from trtcal.stats import Mask
 
 Figures = dict[str, Values]
@@ -86,11 +87,13 @@ class Output:
     def labelled(self, actual: Array | list[Boxes], labels: Array) -> Figures:
         """Return the figure of labels that have the shape of its decisions or values, if it has one.
 
-        That is `top1` of classes that are whole numbers, `jaccard` of labels, `miou` of pixels and
-        `mae` of values. Scores of classes have `trtcal.evaluate.per_sample.by_class`.
+        That is `top1` of classes that are whole numbers, `jaccard` of labels, `miou` of pixels, `mae`
+        of values and `perplexity` of tokens. Scores of classes have `trtcal.evaluate.per_sample.by_class`.
         """
         if isinstance(actual, list) or labels.dtype.names is not None:
             return {}
+        if actual.dtype.kind == "f" and self.kind in METRICS["perplexity"].kinds:
+            return {"perplexity": cross_entropy(actual, labels)}
         values = self._decisions(actual) if self.kind == "pixels" else actual
         if labels[0].size != values[0].size:
             return {}

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -24,15 +25,19 @@ import onnx
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Array, Session, open_session, run_session
 from trtcal.backends.trial import crashes_as_warnings
+from trtcal.config import DataConfig
 from trtcal.data import Dataset, Feeds, Subset
-from trtcal.data.dataset import CarriedFeeds
+from trtcal.data.checks import LABELS, Layout
+from trtcal.data.dataset import PADDING, CarriedFeeds
+from trtcal.data.feeds import FeedDataset
 from trtcal.documents import canonical_json, digest_bytes
-from trtcal.errors import BackendError, InputError
+from trtcal.errors import BackendError, InputError, some
 from trtcal.evaluate.caches import SpillCache
 from trtcal.evaluate.clues import Input, inputs_of
 from trtcal.evaluate.per_sample import Labels
 from trtcal.model import Model
 from trtcal.model.cut import Tail, tail_of
+from trtcal.model.states import CACHE, caches_of, tokens_of
 from trtcal.stats import Mask
 
 Outputs = dict[str, Array]
@@ -166,7 +171,7 @@ class OwnStates:
     def _next(self, sample: Feeds, states: Mapping[str, str], is_start: bool) -> Outputs:
         outputs = self.run(sample if is_start else sample | self.last)
         self.last = {
-            name: fed_back(output, outputs[output], sample[name])
+            name: fed_back(output, outputs[output], sample[name], CACHE.match(output) is not None)
             for output, name in states.items()
             if output in outputs
         }
@@ -308,14 +313,20 @@ class CarriedDataset(Subset):
             yield CarriedFeeds(feeds | states, self.states, [n in self.starts for n in numbers])
 
 
-def carry(model: Model, dataset: Dataset, states: Mapping[str, str]) -> Dataset:
-    """Return the data with the states that a model feeds back, output -> input; as they are for none.
+def carry(model: Model, dataset: Dataset, settings: DataConfig) -> Dataset:
+    """Return the data with the states that a model feeds back, and texts with their next tokens.
 
     Each feed is a sequence, and so are data that are no feeds. `InputError` if an output is unknown, or
     is not of the shape of its input.
     """
+    states, caches = settings.states, caches_of(model)
+    if (caches and not states) or settings.tokens or settings.steps:
+        return Texts(model, dataset, settings)
     if not states:
         return dataset
+    if growing := {*states.values()} & {*caches.values()}:
+        what = f"[data.states] names {some(sorted(growing))}, which grows with each step"
+        raise InputError(what, "leave it out, and give `steps` under [data] to run with a past")
     if (dataset.batch or 1) > 1:
         what = "[data.states] carries a state from sample to sample"
         what += f", and the batch of model {model.path} is fixed at {dataset.batch}"
@@ -329,6 +340,89 @@ def carry(model: Model, dataset: Dataset, states: Mapping[str, str]) -> Dataset:
     carried = _run_through(model, dataset, states, starts)
     spans, about = ((0, len(dataset)),), (model.fingerprint, states, carried, starts)
     return CarriedDataset(dataset.name, dataset, spans, *about)
+
+
+class Texts(FeedDataset):
+    """The texts of a dataset with the next tokens as labels, where it has no labels.
+
+    With `steps` the last tokens of each text are a sample each, with the caches that the float model
+    made of those before. `InputError` if the model has no tokens, or no caches for steps.
+    """
+
+    def __init__(self, model: Model, dataset: Dataset, settings: DataConfig) -> None:
+        caches, tokens = caches_of(model), settings.tokens or tokens_of(model)
+        shapes = {spec.name: spec.shape for spec in model.inputs if len(spec.shape) == 2}
+        if tokens not in shapes or (settings.steps and not caches):
+            what = (
+                f"model {model.path} has no {'caches' if tokens in shapes else 'tokens of a text'}"
+            )
+            raise InputError(
+                what, "remove `steps` from [data], or give its input of tokens as `tokens`"
+            )
+        self.states = caches if settings.steps else {}
+        cut = {n: shape[1] == shapes[tokens][1] for n, shape in shapes.items()}
+        texts = _Texts(dataset, tokens, cut, settings.steps or 0, self.states, model.reference)
+        super().__init__(Path(dataset.name), Layout.of(model), texts)
+        self.unused = dataset.unused
+
+    def batches(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Feeds]:
+        """Yield feeds of `size` samples in order from `start` up to `stop`, with their states."""
+        for feeds in super().batches(size, start, stop):
+            is_start = not any(feeds[name].size for name in self.states.values())
+            starts = [is_start] * len(next(iter(feeds.values())))
+            yield CarriedFeeds(feeds, self.states, starts) if self.states else feeds
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Yields the feeds of texts; `cut` tells which rows have a value for each token of a feed."""
+
+    dataset: Dataset
+    tokens: str
+    cut: Mapping[str, bool]
+    steps: int
+    caches: Mapping[str, str]
+    model: onnx.ModelProto
+
+    def __call__(self) -> Iterator[Feeds]:
+        session, start = open_session(self.model) if self.steps else None, 0
+        for feeds in self.dataset.batches(1):
+            size, length = feeds[self.tokens].shape
+            labels = self.dataset.labels
+            rows = self._next(feeds) if labels is None else labels[start : start + size]
+            rows, start = rows[:, :length] if rows.ndim == 2 else rows, start + size
+            yield from self._parts({**feeds, LABELS: rows}, session)
+
+    def _next(self, feeds: Feeds) -> Labels:
+        """Return the token after each one, `PADDING` where there is none or it is masked."""
+        tokens = feeds[self.tokens].astype(np.int64)
+        masks = (np.asarray(feeds[name]) for name in self.cut if "mask" in name)
+        for mask in masks:
+            tokens = np.where(mask[:, -tokens.shape[1] :], tokens, PADDING)
+        return np.pad(tokens[:, 1:], [(0, 0), (0, 1)], constant_values=PADDING)
+
+    def _parts(self, feeds: Feeds, session: Session | None) -> Iterator[Feeds]:
+        """Yield a text as it is, or its beginning and then each further token with its caches."""
+        length, caches = feeds[self.tokens].shape[1], Feeds()
+        end = length if session is None or (feeds[LABELS][:, -1] != PADDING).any() else length - 1
+        first = max(end - self.steps, 1)
+        for stop in range(first, end + 1):
+            place = slice(0 if stop == first else stop - 1, stop)
+            part = {name: self._sliced(name, feeds, place) for name in feeds} | caches
+            yield part
+            if session is not None:
+                inputs = {name: array for name, array in part.items() if name != LABELS}
+                outputs = run_session(session, [*self.caches], inputs)
+                caches = dict(zip(self.caches.values(), outputs, strict=True))
+
+    def _sliced(self, name: str, feeds: Feeds, place: slice) -> Array:
+        """Return a feed's values of some tokens, or of all up to them for rows that see the past."""
+        array = feeds[name]
+        if array.ndim != 2 or name not in {LABELS, *self.cut}:
+            return array
+        if name == LABELS or (self.cut[name] and "mask" not in name):
+            return array[:, place]
+        return array[:, : array.shape[1] - feeds[self.tokens].shape[1] + place.stop]
 
 
 def _run_through(
@@ -347,8 +441,10 @@ def _run_through(
     return {name: np.concatenate(arrays) for name, arrays in states_before.items()}
 
 
-def fed_back(output: str, array: Array, before: Array) -> Array:
+def fed_back(output: str, array: Array, before: Array, may_grow: bool = False) -> Array:
     """Return an output in the form of the input that it becomes, whose last value was `before`."""
+    if may_grow and array.ndim == before.ndim and array.dtype == before.dtype:
+        return array
     if array.size != before.size or array.dtype != before.dtype:
         form, needed = (f"{each.dtype}{list(each.shape)}" for each in (array, before))
         what = f"output {output!r} is {form}, and cannot be fed back to an input that is {needed}"

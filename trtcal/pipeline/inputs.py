@@ -173,7 +173,7 @@ def open_section(
     source = _required(settings.data, key)
     config.check_trusted(source)
     dataset = open_dataset(source, model, config.images, settings.labels, config.data)
-    return carry(model, dataset, config.data.states)
+    return carry(model, dataset, config.data)
 
 
 def read_question(config: Config, data: Dataset) -> CollectSettings:
