@@ -134,19 +134,13 @@ class _Pass:
 
 
 def joined_labels(parts: Sequence[Labels]) -> Labels:
-    """Return the labels of all feeds; those of shorter samples end with `PADDING`."""
-    axes = max(part.ndim for part in parts)
-    parts = [part.reshape(*part.shape, *(1,) * (axes - part.ndim)) for part in parts]
-    most = np.max([part.shape[1:] for part in parts], axis=0)
-    padded = (
-        np.pad(
-            part,
-            [(0, 0), *((0, end - size) for size, end in zip(part.shape[1:], most, strict=True))],
-            constant_values=PADDING,
-        )
-        for part in parts
-    )
-    return np.concatenate([*padded])
+    """Return the labels of all feeds; rows of shorter samples end with `PADDING`."""
+    most = max(part[0].size for part in parts)
+    if len({part.shape[1:] for part in parts}) == 1 or max(part.ndim for part in parts) > 2:
+        return np.concatenate(parts)
+    rows = (part.reshape(len(part), -1) for part in parts)
+    ends = ((row, [(0, 0), (0, most - row.shape[1])]) for row in rows)
+    return np.concatenate([np.pad(row, end, constant_values=PADDING) for row, end in ends])
 
 
 @runtime_checkable

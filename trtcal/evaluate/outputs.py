@@ -88,7 +88,8 @@ class Output:
         """Return the figure of labels that have the shape of its decisions or values, if it has one.
 
         That is `top1` of classes that are whole numbers, `jaccard` of labels, `miou` of pixels, `mae`
-        of values and `perplexity` of tokens. Scores of classes have `trtcal.evaluate.per_sample.by_class`.
+        of values and `perplexity` of tokens. Scores of classes have
+        `trtcal.evaluate.per_sample.by_class`.
         """
         if isinstance(actual, list) or labels.dtype.names is not None:
             return {}

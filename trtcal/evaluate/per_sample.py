@@ -117,17 +117,11 @@ def cross_entropy(scores: Array, labels: Labels) -> Values:
     labels = labels.reshape(len(labels), -1)[:, : scores.shape[1]]
     known = labels != PADDING
     check_labels(labels[known], scores.shape[2])
-    entropies = np.zeros(labels.shape)
-    for entropy, rows, classes, places in zip(entropies, scores, labels, known, strict=True):
-        if places.any():
-            entropy[places] = surprise(rows[places].astype(np.float64), classes[places])
-    return np.asarray(entropies.sum(1) / np.maximum(known.sum(1), 1))
-
-
-def surprise(rows: Values, classes: Labels) -> Values:
-    """Return the negative logarithm of the probability that each row gives its class."""
+    rows = scores[known].astype(np.float64)
     shares = _probabilities(rows, are_probabilities(rows))
-    return np.asarray(-np.log(shares[np.arange(len(rows)), classes]))
+    entropies = np.zeros(labels.shape)
+    entropies[known] = -np.log(shares[np.arange(len(rows)), labels[known]])
+    return np.asarray(entropies.sum(1) / np.maximum(known.sum(1), 1))
 
 
 def correctness(scores: Array, labels: Labels) -> dict[str, Values]:

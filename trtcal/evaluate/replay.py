@@ -343,7 +343,7 @@ def carry(model: Model, dataset: Dataset, settings: DataConfig) -> Dataset:
 
 
 class Texts(FeedDataset):
-    """The texts of a dataset with the next tokens as labels, where it has no labels.
+    """The texts of a dataset, with the next tokens as labels where it has none.
 
     With `steps` the last tokens of each text are a sample each, with the caches that the float model
     made of those before. `InputError` if the model has no tokens, or no caches for steps.
@@ -351,18 +351,18 @@ class Texts(FeedDataset):
 
     def __init__(self, model: Model, dataset: Dataset, settings: DataConfig) -> None:
         caches, tokens = caches_of(model), settings.tokens or tokens_of(model)
-        shapes = {spec.name: spec.shape for spec in model.inputs if len(spec.shape) == 2}
-        if tokens not in shapes or (settings.steps and not caches):
-            what = (
-                f"model {model.path} has no {'caches' if tokens in shapes else 'tokens of a text'}"
-            )
-            raise InputError(
-                what, "remove `steps` from [data], or give its input of tokens as `tokens`"
-            )
-        self.states = caches if settings.steps else {}
-        cut = {n: shape[1] == shapes[tokens][1] for n, shape in shapes.items()}
-        texts = _Texts(dataset, tokens, cut, settings.steps or 0, self.states, model.reference)
-        super().__init__(Path(dataset.name), Layout.of(model), texts)
+        widths = {spec.name: spec.shape[1] for spec in model.inputs if len(spec.shape) == 2}
+        if tokens not in widths or (settings.steps and not caches):
+            lacking = "caches" if tokens in widths else "input with the tokens of a text"
+            what = f"model {model.path} has no {lacking}"
+            raise InputError(what, "correct `tokens` and `steps` under [data] of trtcal.toml")
+        with_past = {n for n, width in widths.items() if width != widths[tokens] or "mask" in n}
+        rows, self.states = (
+            (tokens, {*widths} - with_past, with_past),
+            caches if settings.steps else {},
+        )
+        source = partial(_texts, model.reference, dataset, rows, settings.steps or 0, self.states)
+        super().__init__(Path(dataset.name), Layout.of(model), source)
         self.unused = dataset.unused
 
     def batches(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Feeds]:
@@ -373,56 +373,47 @@ class Texts(FeedDataset):
             yield CarriedFeeds(feeds, self.states, starts) if self.states else feeds
 
 
-@dataclass(frozen=True)
-class _Texts:
-    """Yields the feeds of texts; `cut` tells which rows have a value for each token of a feed."""
+Rows = tuple[str, set[str], set[str]]
+"""The tokens, inputs with a value for each of them, and those with values for the past too."""
 
-    dataset: Dataset
-    tokens: str
-    cut: Mapping[str, bool]
-    steps: int
-    caches: Mapping[str, str]
-    model: onnx.ModelProto
 
-    def __call__(self) -> Iterator[Feeds]:
-        session, start = open_session(self.model) if self.steps else None, 0
-        for feeds in self.dataset.batches(1):
-            size, length = feeds[self.tokens].shape
-            labels = self.dataset.labels
-            rows = self._next(feeds) if labels is None else labels[start : start + size]
-            rows, start = rows[:, :length] if rows.ndim == 2 else rows, start + size
-            yield from self._parts({**feeds, LABELS: rows}, session)
-
-    def _next(self, feeds: Feeds) -> Labels:
-        """Return the token after each one, `PADDING` where there is none or it is masked."""
-        tokens = feeds[self.tokens].astype(np.int64)
-        masks = (np.asarray(feeds[name]) for name in self.cut if "mask" in name)
-        for mask in masks:
-            tokens = np.where(mask[:, -tokens.shape[1] :], tokens, PADDING)
-        return np.pad(tokens[:, 1:], [(0, 0), (0, 1)], constant_values=PADDING)
-
-    def _parts(self, feeds: Feeds, session: Session | None) -> Iterator[Feeds]:
-        """Yield a text as it is, or its beginning and then each further token with its caches."""
-        length, caches = feeds[self.tokens].shape[1], Feeds()
-        end = length if session is None or (feeds[LABELS][:, -1] != PADDING).any() else length - 1
-        first = max(end - self.steps, 1)
+def _texts(
+    model: onnx.ModelProto, dataset: Dataset, rows: Rows, steps: int, caches: Mapping[str, str]
+) -> Iterator[Feeds]:
+    """Yield texts with labels as they are, or their beginnings and then `steps` further tokens."""
+    session, start = open_session(model) if steps else None, 0
+    for feeds in dataset.batches(1):
+        size, length = feeds[rows[0]].shape
+        labels = _next_tokens(feeds, rows)
+        if dataset.labels is not None:
+            labels = dataset.labels[start : start + size]
+        feeds, start = {**feeds, LABELS: labels}, start + size
+        if session is None:
+            yield feeds
+            continue
+        end = length - bool((labels[:, length - 1 : length] == PADDING).all())
+        first, past = max(end - steps, 1), Feeds()
         for stop in range(first, end + 1):
-            place = slice(0 if stop == first else stop - 1, stop)
-            part = {name: self._sliced(name, feeds, place) for name in feeds} | caches
+            part = _part(feeds, rows, 0 if stop == first else stop - 1, stop) | past
             yield part
-            if session is not None:
-                inputs = {name: array for name, array in part.items() if name != LABELS}
-                outputs = run_session(session, [*self.caches], inputs)
-                caches = dict(zip(self.caches.values(), outputs, strict=True))
+            inputs = {name: array for name, array in part.items() if name != LABELS}
+            past = dict(zip(caches.values(), run_session(session, [*caches], inputs), strict=True))
 
-    def _sliced(self, name: str, feeds: Feeds, place: slice) -> Array:
-        """Return a feed's values of some tokens, or of all up to them for rows that see the past."""
-        array = feeds[name]
-        if array.ndim != 2 or name not in {LABELS, *self.cut}:
-            return array
-        if name == LABELS or (self.cut[name] and "mask" not in name):
-            return array[:, place]
-        return array[:, : array.shape[1] - feeds[self.tokens].shape[1] + place.stop]
+
+def _next_tokens(feeds: Feeds, rows: Rows) -> Labels:
+    """Return the token after each one, `PADDING` where there is none or it is masked."""
+    tokens = feeds[rows[0]].astype(np.int64)
+    for name in rows[2]:
+        tokens = np.where(feeds[name][:, -tokens.shape[1] :], tokens, PADDING)
+    return np.pad(tokens[:, 1:], [(0, 0), (0, 1)], constant_values=PADDING)
+
+
+def _part(feeds: Feeds, rows: Rows, begin: int, stop: int) -> Feeds:
+    """Return some tokens of a text, with all up to them of what has values for the past too."""
+    rest = feeds[rows[0]].shape[1] - stop
+    cut = {name: feeds[name][:, begin:stop] for name in {LABELS, *rows[1]}}
+    whole = {name: feeds[name][:, : feeds[name].shape[1] - rest] for name in rows[2]}
+    return {name: {**cut, **whole}.get(name, array) for name, array in feeds.items()}
 
 
 def _run_through(
