@@ -36,10 +36,11 @@ class Metric:
     """What is known of a figure.
 
     `better` is None where neither more nor less of it is. A share is computed in 0..1 and shown in
-    percent; of what `is_log` the logarithm is computed, whose mean counts. `reach` is how far a value that was not seen may lie from the mean. `kinds` are the kinds
-    of outputs that it is about; `is_of_first` takes the first output of a kind alone. Of several
-    outputs a sample has the value of the worst one, `worst` being "least" or "most". `defaults` has the
-    limit where none is given, by kind of output.
+    percent; of what `is_log` the logarithm is computed, whose mean counts. `reach` is how far a value
+    that was not seen may lie from the mean. `kinds` are the kinds of outputs that it is about;
+    `is_of_first` takes the first output of a kind alone. Of several outputs a sample has the value of
+    the worst one, `worst` being "least" or "most". `defaults` has the limit where none is given, by
+    kind of output.
 
     `drop_of` is the share whose losses it is. Without `has_baseline` FP32 has none that could change;
     an extreme has no mean. An A/B test takes those that are `is_tested`; to be lower in a distance is

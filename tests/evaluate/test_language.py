@@ -18,7 +18,7 @@ from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evaluate.variants import open_variant
 from trtcal.model import load_model
 from trtcal.model.states import caches_of, tokens_of
-from trtcal.quantization import prepare, quantize, tensors_to_observe, find_layers, write_quantized
+from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe, write_quantized
 
 SIZE = Size(layers=1, width=32, heads=4, keys=2, inner=48, words=40)
 LENGTHS = (5, 9, 7, 9)

@@ -93,15 +93,18 @@ class Output:
         """
         if isinstance(actual, list) or labels.dtype.names is not None:
             return {}
-        if actual.dtype.kind == "f" and self.kind in METRICS["perplexity"].kinds:
+        is_whole, is_float = labels.dtype.kind != "f", actual.dtype.kind == "f"
+        if is_float and is_whole and self.kind in METRICS["perplexity"].kinds:
             return {"perplexity": cross_entropy(actual, labels)}
         values = self._decisions(actual) if self.kind == "pixels" else actual
         if labels[0].size != values[0].size:
             return {}
+        return self._of_labels(values, labels) if is_whole or self.kind == "values" else {}
+
+    def _of_labels(self, values: Array, labels: Array) -> Figures:
+        """Return the figure of labels that there are as many of as of decisions or values."""
         if self.kind == "values":
             return {"mae": absolute_error(values, labels)}
-        if labels.dtype.kind == "f":
-            return {}
         if self.kind == "classes" and values.dtype.kind != "f":
             return {"top1": _share(values.reshape(labels.shape) == labels)}
         if self.kind == "labels":
