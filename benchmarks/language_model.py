@@ -61,12 +61,14 @@ def commands() -> Iterator[tuple[str, ...]]:
 def measure(folder: Path, command: tuple[str, ...]) -> str:
     """Run a command, and return its line."""
     start = time.perf_counter()
-    done = subprocess.run(
+    done = subprocess.run(  # noqa: S603  # a command of this file
         [sys.executable, "-c", COUNTED, *command], cwd=folder, text=True, capture_output=True
     )
     seconds = time.perf_counter() - start
-    (folder / "output.txt").open("a").write(f"== {command}\n{done.stdout}\n{done.stderr}\n")
-    cpu, own, children = done.stderr.splitlines()[-1].split()
+    with (folder / "output.txt").open("a") as file:
+        file.write(f"== {command}\n{done.stdout}\n{done.stderr}\n")
+    counted = done.stderr.splitlines()[-1].split()
+    cpu, own, children = counted if len(counted) == 3 else "???"
     line = f"{' '.join(command[:1] + command[-1:]):24} status {done.returncode}  {seconds:5.0f} s  "
     line += f"CPU {cpu:>5} s  peak {own:>6} MiB, children {children:>6} MiB"
     return line + of_comparison(folder / "comparison.json" if command[0] == "compare" else None)

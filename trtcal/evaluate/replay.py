@@ -35,7 +35,7 @@ from trtcal.evaluate.per_sample import Labels
 from trtcal.evaluate.texts import Texts
 from trtcal.model import Model
 from trtcal.model.cut import Tail, tail_of
-from trtcal.model.states import CACHE, caches_of
+from trtcal.model.states import CACHE, caches_of, tokens_of
 from trtcal.stats import Mask
 
 Outputs = dict[str, Array]
@@ -318,7 +318,8 @@ def carry(model: Model, dataset: Dataset, settings: DataConfig) -> Dataset:
     is not of the shape of its input.
     """
     states, caches = settings.states, caches_of(model)
-    if (caches and not states) or settings.tokens or settings.steps:
+    is_text = settings.tokens or settings.steps or (caches and tokens_of(model))
+    if is_text and not states:
         return Texts(model, dataset, settings)
     if not states:
         return dataset

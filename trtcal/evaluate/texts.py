@@ -5,6 +5,7 @@ Padded positions count in histograms and in every figure but perplexity.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,8 @@ from trtcal.errors import InputError
 from trtcal.model import Model
 from trtcal.model.states import caches_of, tokens_of
 
+NO_PAST = "; caches that the data lack are empty: `steps` under [data] adds samples with a past"
+
 
 class Texts(FeedDataset):
     """The texts of a dataset, with the next tokens as labels where it has none.
@@ -38,15 +41,11 @@ class Texts(FeedDataset):
             what = f"model {model.path} has no {lacking}"
             raise InputError(what, "correct `tokens` and `steps` under [data] of trtcal.toml")
         with_past = {n for n, width in widths.items() if width != widths[tokens] or "mask" in n}
-        rows, self.states = (
-            (tokens, {*widths} - with_past, with_past),
-            caches if settings.steps else {},
-        )
-        self.about = f"the next values of {tokens} are the labels"
-        if caches and not settings.steps:
-            self.about += (
-                "; no sample has a past, unless the data have one: `steps` under [data] adds it"
-            )
+        rows = (tokens, {*widths} - with_past, with_past)
+        self.states = caches if settings.steps else {}
+        has_no_past = bool(caches) and not settings.steps
+        labels = f"the next values of {tokens}" if dataset.labels is None else "those of the data"
+        self.about = f"the labels are {labels}{NO_PAST * has_no_past}"
         source = partial(_texts, model.reference, dataset, rows, settings.steps or 0, self.states)
         super().__init__(Path(dataset.name), Layout.of(model), source)
         self.unused = dataset.unused
@@ -89,7 +88,7 @@ def _texts(
 def _next_tokens(feeds: Feeds, rows: Rows) -> Labels:
     """Return the token after each one, `PADDING` where there is none or it is masked."""
     tokens = feeds[rows[0]].astype(np.int64)
-    for name in rows[2]:
+    for name in filter(re.compile("mask").search, rows[2]):
         tokens = np.where(feeds[name][:, -tokens.shape[1] :], tokens, PADDING)
     return np.pad(tokens[:, 1:], [(0, 0), (0, 1)], constant_values=PADDING)
 
