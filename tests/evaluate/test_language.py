@@ -17,6 +17,7 @@ from trtcal.evaluate.replay import OwnStates, carry
 from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evaluate.variants import open_variant
 from trtcal.model import load_model
+from trtcal.model.files import bytes_of
 from trtcal.model.states import caches_of, tokens_of
 from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe, write_quantized
 
@@ -160,3 +161,10 @@ def test_a_tensor_without_values_has_no_peak(network, written):
     peaks = tensor_peaks(model, opened(network, [*map(without_past, written)]))
     assert peaks["past_key_values.0.key"] == 0
     assert peaks["present.0.key"] > 0
+
+
+def test_the_size_of_a_variant_has_its_weights_in_other_files(network, tmp_path):
+    path = write_language_model(tmp_path / "external.onnx", SIZE, embedded=False)
+    weights = path.with_suffix(".bin").stat().st_size
+    model = load_model(path, 0)
+    assert bytes_of(path, model.proto) == path.stat().st_size + weights
