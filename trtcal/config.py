@@ -40,7 +40,7 @@ MOST_BYTES = 1 << 20
 METHODS = ("auto",)
 TASKS = (
     *("classification", "multilabel", "detection", "segmentation", "regression", "embedding"),
-    *("tokens", "audio", "image", "none"),
+    *("tokens", "language", "audio", "image", "none"),
 )
 IMAGES_EXAMPLE = (
     'images = { channels = "RGB", layout = "NCHW", resize = 256, crop = 224, scale = "1/255", '
@@ -397,6 +397,8 @@ class DataConfig(Shown):
     constants: dict[str, Any] = key(partial(by_name, CONSTANT), dict)
     states: dict[str, str] = key(partial(by_name, TEXT), dict)
     sample_axis: bool = key(FLAG, True)
+    tokens: str | None = key(TEXT, None)
+    steps: int | None = key(COUNT, None)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ OUTPUTS, TIMES, FILES, COSTS = "outputs", "times", "files", "costs"
 COVERAGE, BUILDS, FINDINGS, DATA = "coverage", "builds", "findings", "data"
 """What a figure is of."""
 HIGHER, LOWER = "higher", "lower"
-DECIDING = ("classes", "labels", "boxes", "pixels", "tokens")
+DECIDING = ("classes", "labels", "boxes", "pixels", "tokens", "language")
 RAW, UNJUDGED = "raw", "unjudged"
 FLOATING = ("values", "vectors", "signal", "image", RAW)
 """The kinds of outputs: those with decisions, and those that are values alone."""
@@ -36,10 +36,11 @@ class Metric:
     """What is known of a figure.
 
     `better` is None where neither more nor less of it is. A share is computed in 0..1 and shown in
-    percent. `reach` is how far a value that was not seen may lie from the mean. `kinds` are the kinds
-    of outputs that it is about; `is_of_first` takes the first output of a kind alone. Of several
-    outputs a sample has the value of the worst one, `worst` being "least" or "most". `defaults` has the
-    limit where none is given, by kind of output.
+    percent; of what `is_log` the logarithm is computed, whose mean counts. `reach` is how far a value
+    that was not seen may lie from the mean. `kinds` are the kinds of outputs that it is about;
+    `is_of_first` takes the first output of a kind alone. Of several outputs a sample has the value of
+    the worst one, `worst` being "least" or "most". `defaults` has the limit where none is given, by
+    kind of output.
 
     `drop_of` is the share whose losses it is. Without `has_baseline` FP32 has none that could change;
     an extreme has no mean. An A/B test takes those that are `is_tested`; to be lower in a distance is
@@ -56,6 +57,7 @@ class Metric:
     better: str | None = LOWER
     of: str = OUTPUTS
     is_share: bool = False
+    is_log: bool = False
     reach: float | None = None
     kinds: tuple[str, ...] = ()
     is_of_first: bool = False
@@ -135,6 +137,11 @@ METRICS: Mapping[str, Metric] = {
         Metric(
             "mae", "mean absolute error", kinds=("values",), is_of_first=True, needs_labels=True,
             is_distance=True, column="MAE", lacks=NO_LABELS,
+        ),
+        Metric(
+            "perplexity", "perplexity", is_log=True, kinds=("tokens", "language"), is_of_first=True,
+            needs_labels=True, defaults=dict.fromkeys(("tokens", "language"), "<= +1%"),
+            is_watched=True, column="perplexity", lacks=NO_LABELS, aliases=("ppl", "cross_entropy"),
         ),
         Metric(
             "agreement", "agreement with FP32", "%", HIGHER, is_share=True, reach=1.0,
@@ -228,6 +235,8 @@ METRICS: Mapping[str, Metric] = {
 OF_OUTPUTS = tuple(metric for metric in METRICS.values() if metric.of == OUTPUTS)
 PERCENT = frozenset(metric.name for metric in METRICS.values() if metric.is_share)
 """Metrics that are computed as shares."""
+LOGARITHMS = frozenset(metric.name for metric in METRICS.values() if metric.is_log)
+"""Metrics that are computed as logarithms."""
 WORST = {metric.name: metric.worst for metric in OF_OUTPUTS if metric.worst}
 """Metric -> whether the worst of several outputs has the least or the most of it."""
 COUNTED = {metric.name: metric.counts for metric in METRICS.values() if metric.counts}

@@ -162,6 +162,10 @@ class Moments:
             variance = 0.0
         return cls(count, mean, variance, third)
 
+    def around(self, mean: float, factor: float) -> Moments:
+        """Return the moments of the same values, scaled around another mean."""
+        return Moments(self.count, mean, factor**2 * self.variance, factor**3 * self.third)
+
     def interval(self, level: float, reach: float) -> Interval:
         """Return the mean and its interval; `reach` is how far a value not seen may lie from it.
 

@@ -15,7 +15,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
+from benchmarks.language_model import commands, measure, write_data
 from tests.fixtures.graphs import as_nodes
+from tests.fixtures.language_models import LARGE as LARGE_DECODER
 from tests.fixtures.networks import conv_net, rng, samples, save, weight
 from trtcal.backends.building import build
 from trtcal.backends.onnxruntime import OnnxRuntime
@@ -186,3 +188,13 @@ def test_a_model_of_more_than_two_gib(tmp_path):
     assert len(os.listdir(tmp_path / "mixed")) == 2
     assert load_model(tmp_path / "mixed" / "mixed.onnx").opset == 17
     onnx.checker.check_model(tmp_path / "mixed" / "mixed.onnx")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(LARGE not in os.environ, reason=f"set {LARGE}=1 to run it")
+def test_a_language_model_of_more_than_two_gib(tmp_path):
+    write_data(tmp_path, LARGE_DECODER)
+    lines = [measure(tmp_path, command) for command in commands()]
+    print("\n".join(lines))
+    assert (tmp_path / "model.bin").stat().st_size > 1 << 31
+    assert all("status 0" in line or line.startswith("run") for line in lines)

@@ -43,7 +43,7 @@ class EqualityOptions(Options):
             raise click.UsageError("--data and --random exclude each other")
         if self.data:
             dataset = open_dataset(self.data, model, config.images, settings=config.data)
-            dataset = carry(model, dataset, config.data.states)
+            dataset = carry(model, dataset, config.data)
             batches, samples = dataset.batches(BATCH), len(dataset)
         elif self.random_samples:
             remark("random inputs show less than data: a network never sees most of them")

@@ -530,7 +530,10 @@ class DataOptions(ConfigOptions, TrustOptions):
         sizes = len({str(shapes) for _, shapes in dataset.shapes})
         if sizes > 1:
             note(f"note: the samples have {sizes} different sizes: a batch has samples of one size")
-        return carry(model, dataset, config.data.states)
+        dataset = carry(model, dataset, config.data)
+        if about := getattr(dataset, "about", None):
+            note(f"note: {about}")
+        return dataset
 
     def _held_back(self, model: Model) -> Dataset:
         from trtcal.pipeline.inputs import open_section, split

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Feeds = dict[str, Array]
 Labels = npt.NDArray[np.int64]
+PADDING = -100
+"""The label of what has none, as PyTorch's losses have it."""
 Span = tuple[int, int]
 """Samples from the first up to, not including, the second."""
 SampleShapes = Mapping[str, tuple[int, ...]]

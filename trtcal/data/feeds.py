@@ -10,6 +10,7 @@ import numpy as np
 
 from trtcal.data.checks import LABELS, Layout, check_batch, check_finite, empty, labels_in
 from trtcal.data.dataset import (
+    PADDING,
     Array,
     Feeds,
     Labels,
@@ -122,7 +123,7 @@ class _Pass:
             yield arrays
 
     def all_labels(self) -> Labels | None:
-        return np.concatenate(self._labels) if self._labels else None
+        return joined_labels(self._labels) if self._labels else None
 
     def _keep_labels(self, where: str, labels: Labels | None) -> None:
         if self.samples and (labels is None) != (not self._labels):
@@ -130,6 +131,16 @@ class _Pass:
             raise InputError(f"data {where}: some feeds have labels and others have none", hint)
         if labels is not None:
             self._labels.append(labels)
+
+
+def joined_labels(parts: Sequence[Labels]) -> Labels:
+    """Return the labels of all feeds; rows of shorter samples end with `PADDING`."""
+    most = max(part[0].size for part in parts)
+    if len({part.shape[1:] for part in parts}) == 1 or max(part.ndim for part in parts) > 2:
+        return np.concatenate(parts)
+    rows = (part.reshape(len(part), -1) for part in parts)
+    ends = ((row, [(0, 0), (0, most - row.shape[1])]) for row in rows)
+    return np.concatenate([np.pad(row, end, constant_values=PADDING) for row, end in ends])
 
 
 @runtime_checkable

@@ -22,6 +22,7 @@ from trtcal.data.polygraphy import read_feeds, script_named
 from trtcal.errors import InputError
 from trtcal.model import Model
 from trtcal.model.passes.bfloat16 import refuse_bfloat16
+from trtcal.model.states import caches_of
 
 IN_MEMORY = "arrays in memory"
 Data = (
@@ -124,6 +125,10 @@ def _layout(model: Model, settings: DataConfig) -> Layout:
         for spec in layout.specs
         if spec.name in fed_back
     }
+    for spec in layout.specs:
+        if spec.name in caches_of(model).values():  # empty before the first token
+            sizes = [size if isinstance(size, int) else 0 for size in spec.shape[1:]]
+            constants[spec.name] = np.zeros([1, *sizes], spec.dtype)
     for name, value in settings.constants.items():
         constants[name] = constant("constants", name, value, types[name])
     alone = layout.alone if settings.sample_axis else frozenset(types)

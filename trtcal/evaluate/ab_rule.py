@@ -41,7 +41,7 @@ from trtcal.limits import (
     parse_limit,
     parse_limits,
 )
-from trtcal.metrics import METRICS, OUTPUTS, PERCENT, SQNR, TIMES, WORST, metric_of
+from trtcal.metrics import LOGARITHMS, METRICS, OUTPUTS, PERCENT, SQNR, TIMES, WORST, metric_of
 from trtcal.stats import (
     ALPHA,
     LEAST_SLICE,
@@ -260,9 +260,16 @@ class _Data:
         """Return A's figure for all samples."""
         return 0.0 if metric == SQNR else self.compared(metric, None, self.level).baseline
 
+    def reach(self, metric: str, where: Mask | None) -> float | None:
+        """Return how far a sample that was not seen may lie from a mean, None if the values tell."""
+        if metric not in LOGARITHMS:
+            return metric_of(metric).reach
+        before, after = self.of_each(metric, where)
+        return 4 * float((after - before).std())
+
     def compared(self, metric: str, where: Mask | None, level: float) -> Paired:
         """Compare a metric, in a slice or in all samples."""
-        reach, figure = metric_of(metric).reach, self.figures[metric]
+        reach, figure = self.reach(metric, where), self.figures[metric]
         if isinstance(figure, tuple):
             pair = self.of_each(metric, where)
             paired = compare_means(*pair, level, reach, self.is_against_itself(metric))
@@ -276,7 +283,9 @@ class _Data:
         """Return B's mean of a metric, and its change."""
         figure = self.figures[metric]
         if isinstance(figure, tuple):
-            return Mean.of(*self.of_each(metric, where))
+            mean = Mean.of(*self.of_each(metric, where))
+            reach = self.reach(metric, where) if metric in LOGARITHMS else None
+            return mean if reach is None else replace(mean, reach=reach)
         corpus = figure(where)
         return Mean(corpus.candidate, corpus.change, 1.0)
 

@@ -15,7 +15,7 @@ from trtcal.evaluate.outputs import Figures
 from trtcal.evaluate.per_sample import Labels, Values
 from trtcal.evaluate.tasks import PRECISIONS, Rows, Task
 from trtcal.limits import BROKEN, HOLDS, Judgement, Limit
-from trtcal.metrics import OUTPUTS, metric_of
+from trtcal.metrics import LOGARITHMS, OUTPUTS, metric_of
 from trtcal.stats import Interval, Moments, one_sided, paired_difference, proportion
 
 DIGITS = 6  # significant digits kept: below this, batch size and threads decide
@@ -163,6 +163,15 @@ class Mean:
             change = self.change.interval(level, self._reach(reach))
         return change.within(-math.inf, max(0.0, change.value)) if same else change
 
+    def exponential(self) -> Mean:
+        """Return the exponential of a mean logarithm, its moments to the first order (delta method).
+
+        A sample that was not seen is taken to change within four standard deviations.
+        """
+        after, before = math.exp(self.value.mean), math.exp(self.value.mean - self.change.mean)
+        value, change = self.value.around(after, after), self.change.around(after - before, after)
+        return Mean(value, change, rounded(4 * math.sqrt(change.variance)))
+
     def _reach(self, reach: float | None) -> float:
         return (self.reach or math.inf) if reach is None else reach
 
@@ -234,7 +243,9 @@ class MeanCollector:
 
     def result(self, samples: int) -> dict[str, Mean]:
         """Return the means of figures that every sample had."""
-        return {n: pair.result() for n, pair in self.pairs.items() if pair.value.count == samples}
+        pairs = {n: pair for n, pair in self.pairs.items() if pair.value.count == samples}
+        means = {name: pair.result() for name, pair in pairs.items()}
+        return {n: mean.exponential() if n in LOGARITHMS else mean for n, mean in means.items()}
 
 
 def noise_shares(signal: Values, error: Values) -> Values:

@@ -19,13 +19,14 @@ import numpy as np
 import onnx
 
 from trtcal.config import read_toml
+from trtcal.data.dataset import PADDING
 from trtcal.documents import from_fields
 from trtcal.evaluate.boxes import CELLS
 from trtcal.evaluate.per_sample import SUM_TOLERANCE, Array, Labels
 from trtcal.model import TensorSpec
 from trtcal.model.graph import last_operators
 from trtcal.model.model import Shape
-from trtcal.model.states import stem_of
+from trtcal.model.states import CACHE, stem_of
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ def inputs_of(feeds: Mapping[str, Any]) -> tuple[Input, ...]:
 def pictures_in(inputs: Sequence[Input]) -> list[tuple[int, ...]]:
     """Return the shapes of inputs that are pictures, as (channels, height, width)."""
     shapes = [given.shape for given in inputs if len(given.shape) == 3]
+    shapes = [shape for shape in shapes if all(shape)]
     return [(s[2], s[0], s[1]) if s[2] in (1, 3, 4) and s[0] > 4 else s for s in shapes]
 
 
@@ -276,6 +278,7 @@ SEEN: Mapping[str, Callable[[OutputFacts], bool]] = {
     "coarse": lambda f: any(p[1] >= 16 * f.size[0] for p in pictures_in(f.inputs)),
     "anchored": lambda f: any(f.width % n == 0 and f.width > 5 * n for n in (3, 5)),
     "cells": _are_cells,
+    "generates": lambda f: any(map(CACHE.match, f.graph.shapes)),
     "reads_tokens": lambda f: any(i.letter in "iu" and len(i.shape) == 1 for i in f.inputs),
 }
 """Word of a clue -> what it sees."""
@@ -312,4 +315,5 @@ def kind_of_labels(rows: Array, labels: Labels) -> str:
         return "classes" if axes == 1 and labels.min() >= 0 and labels.max() < values else ""
     if rows.ndim == 4 and values % positions == 0 and labels[0].squeeze().ndim == 2:
         return "pixels"
-    return "tokens" if labels.ndim == 2 and rows.shape[1:2] == labels.shape[1:] else ""
+    is_sequence = labels.ndim == 2 and rows.ndim == 3 and rows.shape[1] <= labels.shape[1]
+    return "tokens" if is_sequence and (labels[:, rows.shape[1] :] == PADDING).all() else ""

@@ -39,7 +39,7 @@ from trtcal.evaluate.replay import Batch, Kept, Outputs, Run, replay, runner
 from trtcal.evaluate.tasks import PRECISIONS, Rows, Task, TaskReader, check_limits
 from trtcal.evaluate.variant_limits import Contest
 from trtcal.evaluate.variants import Variant
-from trtcal.metrics import METRICS, OF_OUTPUTS, SQNR, WORST, check_known, finding_kinds
+from trtcal.metrics import LOGARITHMS, METRICS, OF_OUTPUTS, SQNR, WORST, check_known, finding_kinds
 from trtcal.model import Model
 from trtcal.stats import Mask, OfMany
 
@@ -327,6 +327,8 @@ class SampleFigures:
         figures: dict[str, tuple[Values, Values] | OfMany] = {}
         for name, pairs in self.parts.items():
             a, b = (np.concatenate(values) for values in zip(*pairs, strict=True))
+            if name in LOGARITHMS:
+                a, b = (np.exp(each.mean()) * (1 + each - each.mean()) for each in (a, b))
             figures |= {name: (a, b)} if len(a) == self.replay.distinct else {}
         if self.replay.precision is not None:
             corpus = self.replay.precision.corpus

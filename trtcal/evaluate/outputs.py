@@ -17,12 +17,13 @@ from trtcal.evaluate.per_sample import (
     Values,
     absolute_error,
     check_finite,
+    cross_entropy,
     distances,
     jaccard,
     mean_iou,
     peak_signal,
 )
-from trtcal.metrics import DECIDING, FLOATING, PSNR
+from trtcal.metrics import DECIDING, FLOATING, METRICS, PSNR
 from trtcal.stats import Mask
 
 Figures = dict[str, Values]
@@ -86,18 +87,24 @@ class Output:
     def labelled(self, actual: Array | list[Boxes], labels: Array) -> Figures:
         """Return the figure of labels that have the shape of its decisions or values, if it has one.
 
-        That is `top1` of classes that are whole numbers, `jaccard` of labels, `miou` of pixels and
-        `mae` of values. Scores of classes have `trtcal.evaluate.per_sample.by_class`.
+        That is `top1` of classes that are whole numbers, `jaccard` of labels, `miou` of pixels, `mae`
+        of values and `perplexity` of tokens. Scores of classes have
+        `trtcal.evaluate.per_sample.by_class`.
         """
         if isinstance(actual, list) or labels.dtype.names is not None:
             return {}
+        is_whole, is_float = labels.dtype.kind != "f", actual.dtype.kind == "f"
+        if is_float and is_whole and self.kind in METRICS["perplexity"].kinds:
+            return {"perplexity": cross_entropy(actual, labels)}
         values = self._decisions(actual) if self.kind == "pixels" else actual
         if labels[0].size != values[0].size:
             return {}
+        return self._of_labels(values, labels) if is_whole or self.kind == "values" else {}
+
+    def _of_labels(self, values: Array, labels: Array) -> Figures:
+        """Return the figure of labels that there are as many of as of decisions or values."""
         if self.kind == "values":
             return {"mae": absolute_error(values, labels)}
-        if labels.dtype.kind == "f":
-            return {}
         if self.kind == "classes" and values.dtype.kind != "f":
             return {"top1": _share(values.reshape(labels.shape) == labels)}
         if self.kind == "labels":

@@ -95,6 +95,9 @@ class _Run:
     def _peaks(self, feeds: Feeds) -> Array:
         """Return the peaks of one batch: from the ends, unless a value is not finite."""
         values = np.array([np.abs(each).max() for each in self.read(feeds, self.figures)])
+        width = len(self.figures) // max(len(self.tensors), 1)
+        is_empty = np.isfinite(values[width - 1 :: width]) if width > 1 else np.isinf(values)
+        values[np.repeat(is_empty, width) & np.isinf(values)] = 0.0  # ends of no value at all
         if np.isfinite(values).all():
             ends = values.reshape(len(self.tensors), -1)[:, :2] if self.tensors else values[:, None]
             return np.asarray(ends.max(axis=1))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trtcal.data.dataset import PADDING
 from trtcal.errors import InputError
 
 Array = npt.NDArray[Any]
@@ -108,6 +109,21 @@ def absolute_error(values: Array, labels: Labels) -> Values:
     return np.asarray(np.abs(rows[0] - rows[1]).mean(1))
 
 
+def cross_entropy(scores: Array, labels: Labels) -> Values:
+    """Return the mean cross entropy (nats) of the tokens with a label, of shape (samples,).
+
+    `scores` are of shape (samples, tokens, classes); 0 for a sample of which no token has a label.
+    """
+    labels = labels.reshape(len(labels), -1)[:, : scores.shape[1]]
+    known = labels != PADDING
+    check_labels(labels[known], scores.shape[2])
+    rows = scores[known].astype(np.float64)
+    shares = _probabilities(rows, are_probabilities(rows))
+    entropies = np.zeros(labels.shape)
+    entropies[known] = -np.log(shares[np.arange(len(rows)), labels[known]])
+    return np.asarray(entropies.sum(1) / np.maximum(known.sum(1), 1))
+
+
 def correctness(scores: Array, labels: Labels) -> dict[str, Values]:
     """Return `top1`, and `top5` where there are more than five classes, of shape (samples,).
 
@@ -128,9 +144,14 @@ def divergence(expected: Array, actual: Array) -> Values:
     Rows that are no probabilities are taken for logits.
     """
     rows = expected.astype(np.float64)
-    are_shares = bool((rows >= 0).all() and (np.abs(rows.sum(1) - 1) <= SUM_TOLERANCE).all())
+    are_shares = are_probabilities(rows)
     p, q = (_probabilities(scores.astype(np.float64), are_shares) for scores in (expected, actual))
     return np.asarray(np.maximum((p * (np.log(p) - np.log(q))).sum(1), 0.0))
+
+
+def are_probabilities(rows: Values) -> bool:
+    """Tell whether all rows sum to 1, without a negative value."""
+    return bool((rows >= 0).all() and (np.abs(rows.sum(1) - 1) <= SUM_TOLERANCE).all())
 
 
 def _probabilities(rows: Values, are_shares: bool) -> Values:

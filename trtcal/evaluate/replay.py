@@ -24,15 +24,18 @@ import onnx
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Array, Session, open_session, run_session
 from trtcal.backends.trial import crashes_as_warnings
+from trtcal.config import DataConfig
 from trtcal.data import Dataset, Feeds, Subset
 from trtcal.data.dataset import CarriedFeeds
 from trtcal.documents import canonical_json, digest_bytes
-from trtcal.errors import BackendError, InputError
+from trtcal.errors import BackendError, InputError, some
 from trtcal.evaluate.caches import SpillCache
 from trtcal.evaluate.clues import Input, inputs_of
 from trtcal.evaluate.per_sample import Labels
+from trtcal.evaluate.texts import Texts
 from trtcal.model import Model
 from trtcal.model.cut import Tail, tail_of
+from trtcal.model.states import CACHE, caches_of, tokens_of
 from trtcal.stats import Mask
 
 Outputs = dict[str, Array]
@@ -166,7 +169,7 @@ class OwnStates:
     def _next(self, sample: Feeds, states: Mapping[str, str], is_start: bool) -> Outputs:
         outputs = self.run(sample if is_start else sample | self.last)
         self.last = {
-            name: fed_back(output, outputs[output], sample[name])
+            name: fed_back(output, outputs[output], sample[name], CACHE.match(output) is not None)
             for output, name in states.items()
             if output in outputs
         }
@@ -308,14 +311,21 @@ class CarriedDataset(Subset):
             yield CarriedFeeds(feeds | states, self.states, [n in self.starts for n in numbers])
 
 
-def carry(model: Model, dataset: Dataset, states: Mapping[str, str]) -> Dataset:
-    """Return the data with the states that a model feeds back, output -> input; as they are for none.
+def carry(model: Model, dataset: Dataset, settings: DataConfig) -> Dataset:
+    """Return the data with the states that a model feeds back, and texts with their next tokens.
 
     Each feed is a sequence, and so are data that are no feeds. `InputError` if an output is unknown, or
     is not of the shape of its input.
     """
+    states, caches = settings.states, caches_of(model)
+    is_text = settings.tokens or settings.steps or (caches and tokens_of(model))
+    if is_text and not states:
+        return Texts(model, dataset, settings)
     if not states:
         return dataset
+    if growing := {*states.values()} & {*caches.values()}:
+        what = f"[data.states] names {some(sorted(growing))}, which grows with each step"
+        raise InputError(what, "leave it out, and give `steps` under [data] to run with a past")
     if (dataset.batch or 1) > 1:
         what = "[data.states] carries a state from sample to sample"
         what += f", and the batch of model {model.path} is fixed at {dataset.batch}"
@@ -347,8 +357,10 @@ def _run_through(
     return {name: np.concatenate(arrays) for name, arrays in states_before.items()}
 
 
-def fed_back(output: str, array: Array, before: Array) -> Array:
+def fed_back(output: str, array: Array, before: Array, may_grow: bool = False) -> Array:
     """Return an output in the form of the input that it becomes, whose last value was `before`."""
+    if may_grow and array.ndim == before.ndim and array.dtype == before.dtype:
+        return array
     if array.size != before.size or array.dtype != before.dtype:
         form, needed = (f"{each.dtype}{list(each.shape)}" for each in (array, before))
         what = f"output {output!r} is {form}, and cannot be fed back to an input that is {needed}"

@@ -46,6 +46,7 @@ KINDS = {
     "regression": "values",
     "embedding": "vectors",
     "tokens": "tokens",
+    "language": "language",
     "audio": "signal",
     "image": "image",
     "none": UNJUDGED,
@@ -376,6 +377,7 @@ def _can_be(facts: OutputFacts, kind: str) -> bool:
         "classes": is_float or not facts.inner,
         "labels": is_float,
         "tokens": axes >= 3 if is_float else len(facts.inner) == 1,
+        "language": is_float and axes >= 3,
         "pixels": axes >= 3,
         RAW: axes >= 3,
     }.get(kind, True)

@@ -22,6 +22,7 @@ from trtcal.evaluate.clues import GraphFacts
 from trtcal.evaluate.replay import Run, carried_tail, runner
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
 from trtcal.model.cut import whole_outputs
+from trtcal.model.files import bytes_of
 from trtcal.model.graph import import_graph
 from trtcal.model.loaders import loader_of
 from trtcal.model.ops import QDQ
@@ -138,7 +139,7 @@ def open_variant(
         outputs,
         session,
         provenance(quantization_record(model.proto)),
-        model.path.stat().st_size,
+        bytes_of(model.path, model.proto),
         cut,
         source=model if has_qdq(model) else model.weightless(),
         floats=f"this CPU computes in float {some(named)}" if reasons else None,

@@ -57,6 +57,12 @@ def size_of(tensor: TensorProto) -> int:
     return -(-ITEM_BITS.get(tensor.data_type, 0) * math.prod(map(int, tensor.dims)) // 8)
 
 
+def bytes_of(path: Path, proto: onnx.ModelProto) -> int:
+    """Return the size of a model's file and of the weights that stay in files beside it."""
+    outside = filter(uses_external_data, proto.graph.initializer)
+    return path.stat().st_size + sum(map(size_of, outside))
+
+
 def type_name(kind: int | None) -> str:
     """Return ONNX's name of a type in lower case, `unknown` for what is none."""
     known = kind in TensorProto.DataType.values()

@@ -10,6 +10,8 @@ WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 MARK = re.compile(r"n|new|next|o|out|output|i|in|input|prev|previous|cur|current")
 """Words by which exporters tell the state before a step from the one behind it: `h_in`, `h_out`."""
 CACHE = re.compile(r"(past|present)(_key_values)?", re.IGNORECASE)
+UNREAD = re.compile(r"mask|position|type|segment", re.IGNORECASE)
+"""Words in the names of rows of integers that are not the tokens of a text."""
 LETTER = re.compile(r"([a-z])[noi]")
 
 
@@ -26,6 +28,22 @@ def state_pairs(model: Model) -> dict[str, str]:
         if len(same) == 1 and same[0].name not in pairs:
             pairs[same[0].name] = spec.name
     return pairs
+
+
+def caches_of(model: Model) -> dict[str, str]:
+    """Return the caches of keys and values, which grow with each step: output -> input."""
+    open_inputs = {
+        spec.name
+        for spec in model.inputs
+        if CACHE.search(spec.name) and any(isinstance(size, str) for size in spec.shape[1:])
+    }
+    return {output: name for output, name in state_pairs(model).items() if name in open_inputs}
+
+
+def tokens_of(model: Model) -> str | None:
+    """Return the input with the tokens of a text, None if there is none."""
+    rows = (each for each in model.inputs if len(each.shape) == 2 and each.dtype.startswith("int"))
+    return next((spec.name for spec in rows if not UNREAD.search(spec.name)), None)
 
 
 def _is_next(output: TensorSpec, spec: TensorSpec) -> bool:

@@ -107,7 +107,7 @@ def open_dataset(
     """
     loaded = _model(model)
     settings = DataConfig(dict(constants or {}), dict(states or {}))
-    return carry(loaded, open_data(data, loaded, images, labels, settings), settings.states)
+    return carry(loaded, open_data(data, loaded, images, labels, settings), settings)
 
 
 def check_data(model: AnyModel, data: Data) -> DataCheck:

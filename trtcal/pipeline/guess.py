@@ -193,7 +193,7 @@ def _open(
         if not (states := state_pairs(model)):
             raise
         dataset = open_dataset(data, model, images.config, labels, DataConfig({}, states))
-    return carry(model, dataset, states), states
+    return carry(model, dataset, DataConfig({}, states)), states
 
 
 def _add_states(draft: Draft, states: Mapping[str, str]) -> None:

@@ -146,6 +146,8 @@ def open_datasets(
 ) -> tuple[CountedDataset, Dataset]:
     """Return the samples to calibrate on and those to judge by, held back where none are given."""
     data = open_section(model, config, config.calibration, "calibration.data")
+    if about := getattr(data, "about", None):
+        say(about)
     if config.evaluation.data is not None:
         test = open_section(model, config, config.evaluation, "evaluation.data")
         return counted(data), test
@@ -173,7 +175,7 @@ def open_section(
     source = _required(settings.data, key)
     config.check_trusted(source)
     dataset = open_dataset(source, model, config.images, settings.labels, config.data)
-    return carry(model, dataset, config.data.states)
+    return carry(model, dataset, config.data)
 
 
 def read_question(config: Config, data: Dataset) -> CollectSettings:

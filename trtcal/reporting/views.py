@@ -58,6 +58,7 @@ AGREEMENTS = {
     "pixels": "Same decisions",
     "boxes": "Boxes found again",
     "tokens": "Same tokens",
+    "language": "Same next tokens",
 }
 """Kind of output -> what the share of its decisions is called that are FP32's."""
 
