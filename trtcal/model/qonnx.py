@@ -72,7 +72,7 @@ class _Quant:
         is_int8 = low >= -128 and high <= 127
         kind, point = (np.int8, 0) if is_int8 else (np.uint8, max(-low, 0))
         axes = [axis - scale.ndim for axis, size in enumerate(scale.shape) if size > 1]
-        if len(axes) > 1 or high + point > np.iinfo(kind).max:
+        if len(axes) > 1 or max(point, high + point) > np.iinfo(kind).max:
             self.fail("has scales on several axes, or a zero point outside of its steps")
         flat = scale.reshape(-1 if axes else ())
         zero = np.full(flat.shape, point, kind)
@@ -84,7 +84,7 @@ class _Quant:
         else:
             first = self._quantized(flat, kind, point, (low, high), names, axes)
         tensors = [self._tensor("scale", flat), self._tensor("zero_point", zero)]
-        axis = {"axis": axes[0]} if axes else {}
+        axis: dict[str, Any] = {"axis": axes[0]} if axes else {}
         inputs = [self._name("codes"), *names]
         name = f"{self.node.name}/dequantize"
         last = helper.make_node("DequantizeLinear", inputs, [self.node.output[0]], name, **axis)
