@@ -27,6 +27,7 @@ from trtcal.model.files import refill, weights_of, without_bytes
 from trtcal.model.loaders import loader_of
 from trtcal.model.ops import RECURRENT
 from trtcal.model.pairs import check_pairs
+from trtcal.model.qonnx import has_quant, write_qdq
 
 Floats = npt.NDArray[np.floating[Any]]
 Narrow = npt.NDArray[Any]
@@ -230,7 +231,8 @@ def _in_memory(proto: onnx.ModelProto) -> Model:
         check_sizes(proto)
     except ValueError as error:
         raise InputError(f"a weight of the model is broken: {error}", "export it again") from error
-    if _initialized_inputs(proto) or _unshaped(proto.graph.value_info) or any(_blank_ends(proto)):
+    changes = _initialized_inputs(proto) or _unshaped(proto.graph.value_info) or has_quant(proto)
+    if changes or any(_blank_ends(proto)):
         source, proto = proto, onnx.ModelProto()
         proto.CopyFrom(source)
     return _normalized(Path(f"{name}.onnx"), proto, _combined([digest]))
@@ -264,13 +266,17 @@ def _of_file(path: Path, embedded: int) -> Model:
 def _normalized(path: Path, proto: onnx.ModelProto, fingerprint: str) -> Model:
     """Return a model whose inputs are no constants, and whose tensors are annotated with a shape.
 
-    No node of it ends with an optional input by an empty name, which TensorRT refuses.
+    No node of it ends with an optional input by an empty name, which TensorRT refuses, and none is
+    one of QONNX.
     """
     for value in _unshaped(proto.graph.value_info):  # as old exporters wrote them
         proto.graph.value_info.remove(value)
     for node, inputs in _blank_ends(proto):
         del node.input[inputs:]
-    return Model(path, proto, fingerprint, defaults=_drop_initialized_inputs(proto))
+    defaults = _drop_initialized_inputs(proto)
+    if has_quant(proto):
+        write_qdq(proto)
+    return Model(path, proto, fingerprint, defaults=defaults)
 
 
 def _unshaped(values: Iterable[onnx.ValueInfoProto]) -> list[onnx.ValueInfoProto]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -79,7 +79,7 @@ def _scopes(proto: onnx.ModelProto, opset: int) -> Iterator[_Scope]:
         makers = {name: node for node in qdq for name in node.output}
         scope = replace(
             outside,
-            constants=outside.constants.new_child(constants | _constants(nodes)),
+            constants=outside.constants.new_child(constants | stated_constants(nodes)),
             makers=outside.makers.new_child(makers),
             nodes=qdq,
         )
@@ -108,7 +108,8 @@ def _is_pair(node: NodeProto) -> bool:
     return node.op_type in PAIR and len(node.input) > 1 and is_known
 
 
-def _constants(nodes: Sequence[NodeProto]) -> dict[str, TensorProto]:
+def stated_constants(nodes: Iterable[NodeProto]) -> dict[str, TensorProto]:
+    """Return the tensors that Constant nodes hold, by name."""
     constants = {}
     for node in nodes:
         if node.op_type == "Constant" and node.output:

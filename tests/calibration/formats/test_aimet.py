@@ -1,4 +1,4 @@
-"""AIMET's encodings, in the form that aimet-onnx 2.42 writes: JSON of versions 1.0.0 and 2.0.0."""
+"""AIMET's encodings as aimet-onnx 2.42 writes them: JSON of versions 0.6.1, 1.0.0 and 2.0.0."""
 
 import json
 
@@ -56,13 +56,33 @@ NEW = {
     ],
 }
 
+OLDEST = {
+    "version": "0.6.1",
+    **{
+        part: {
+            entry["name"]: [
+                {
+                    "bitwidth": entry["bw"],
+                    "dtype": entry["dtype"].lower(),
+                    "is_symmetric": str(entry.get("is_sym", False)),
+                    **{key: entry[key][place] for key in ("scale", "offset") if key in entry},
+                }
+                for place in range(len(entry.get("scale", [0])))
+            ]
+            for entry in OLD[part]
+        }
+        for part in ("activation_encodings", "param_encodings")
+    },
+}
+"""The first document, in the form that aimet-onnx 2.42 still writes with encoding_version 0.6.1."""
+
 
 def written(path, document):
     path.write_text(json.dumps(document))
     return path
 
 
-@pytest.mark.parametrize("document", [OLD, NEW], ids=["1.0.0", "2.0.0"])
+@pytest.mark.parametrize("document", [OLDEST, OLD, NEW], ids=["0.6.1", "1.0.0", "2.0.0"])
 def test_ranges_are_what_the_integers_can_stand_for(tmp_path, document):
     found = read_ranges(written(tmp_path / "m.encodings", document))
     assert found.method == "imported:aimet"
@@ -136,7 +156,7 @@ INT8 = {"name": "x", "output_dtype": "int8", "y_scale": 0.5}
 @pytest.mark.parametrize(
     ("document", "name"),
     [
-        ({"version": "0.6.1", "activation_encodings": {}, "param_encodings": {}}, "0.6.1"),
+        ({"version": "0.4.0", "activation_encodings": {}, "param_encodings": {}}, "0.4.0"),
         ({"version": "2.0.0", "encodings": 3}, "encodings"),
         ({"version": "2.0.0", "encodings": [3]}, "encodings[0]"),
         ({"version": "2.0.0", "encodings": [{**INT8, "name": 3}]}, "encodings[0]"),

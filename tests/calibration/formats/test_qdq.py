@@ -233,6 +233,22 @@ def test_models_of_onnxruntime_fit_the_float_model(tmp_path, kind, symmetric):
         assert (found.ranges["x"].note is None) == symmetric
 
 
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_operators_on_codes_of_onnxruntime_have_the_ranges_of_qdq(tmp_path, symmetric):
+    model, found = load_model(conv_net(tmp_path / "net.onnx")), []
+    for form in (QuantFormat.QDQ, QuantFormat.QOperator):
+        path, options = tmp_path / f"{form}.onnx", {"ActivationSymmetric": symmetric}
+        quantize_static(
+            model.path, path, Reader(), form, activation_type=QuantType.QInt8, extra_options=options
+        )
+        found.append(import_calibration(path, model))
+    operators = {node.op_type for node in load_model(path).proto.graph.node}
+    assert "QLinearConv" in operators
+    assert {"x", "b", "g"} <= set(found[1].ranges)
+    amaxes = [{name: each.ranges[name].amax for name in "xbg"} for each in found]
+    assert amaxes[1] == pytest.approx(amaxes[0])
+
+
 @pytest.mark.parametrize("precision", ["int8", "fp8"])
 def test_our_own_ranges_come_back_from_a_model_whose_rest_is_fp16(tmp_path, precision):
     model = load_model(conv_net(tmp_path / "net.onnx"))

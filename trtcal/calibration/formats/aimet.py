@@ -1,9 +1,9 @@
-"""AIMET's encodings, versions 1.0.0 and 2.0.0: JSON that says for each tensor how it is quantized.
+"""AIMET's encodings 0.6.1, 1.0.0 and 2.0.0: JSON that says for each tensor how it is quantized.
 
 1.0.0 lists `activation_encodings` and `param_encodings`, whose offsets count from unsigned integers:
-x = scale * (q + offset), q from 0. 2.0.0 has one list, `encodings`, in the words of ONNX:
-x = y_scale * (q - y_zero_point), and no scale per tensor is of a weight. Of weights nothing is taken:
-trtcal chooses their scales itself.
+x = scale * (q + offset), q from 0. 0.6.1 has tensor -> entries for each channel in their place.
+2.0.0 has one list, `encodings`, in the words of ONNX: x = y_scale * (q - y_zero_point), and no scale
+per tensor is of a weight. Of weights nothing is taken: trtcal chooses their scales itself.
 Source: AIMET, "Encoding specification"; what aimet-onnx 2.42 writes.
 """
 
@@ -26,11 +26,12 @@ from trtcal.formats import FORMATS
 from trtcal.ranges import Calibration, TensorRange
 
 AIMET, AIMET_1, AIMET_FP8 = "aimet", "aimet-1", "aimet-fp8"
-LISTS = {"1.0.0": ("activation_encodings", "param_encodings"), "2.0.0": ("encodings",)}
+OLD_LISTS = ("activation_encodings", "param_encodings")
+LISTS = {"0.6.1": OLD_LISTS, "1.0.0": OLD_LISTS, "2.0.0": ("encodings",)}
 FP8 = "float8e4m3fn"
 INTEGER = re.compile(r"(u?)int(\d{1,2})")
 MOST_BITS = 32
-ENCODINGS_HINT = "export the encodings with encoding_version 1.0.0 or 2.0.0"
+ENCODINGS_HINT = "export the encodings with encoding_version 0.6.1, 1.0.0 or 2.0.0"
 Entry = Mapping[str, Any]
 
 
@@ -69,6 +70,8 @@ def _entries(document: Any, version: str, path: Path) -> Iterator[tuple[str, str
     """Yield where each entry stands, its tensor and itself; those of weights as entries per channel."""
     for part in LISTS[version]:
         entries = document.get(part, [])
+        if version == "0.6.1" and isinstance(entries, dict):
+            entries = [_first_of(entries[name], name) for name in entries]
         if not isinstance(entries, list):
             raise InputError(f"{path}: {part} is not a list", ENCODINGS_HINT)
         for number, entry in enumerate(entries):
@@ -78,12 +81,20 @@ def _entries(document: Any, version: str, path: Path) -> Iterator[tuple[str, str
             yield where, entry["name"], {**entry, "is_weight": part == "param_encodings"}
 
 
+def _first_of(entries: Any, name: str) -> Any:
+    """Return an entry of 0.6.1, which lists one for each channel, in the words of 1.0.0."""
+    if not isinstance(entries, list) or not entries or not isinstance(entries[0], dict):
+        return None
+    kind = "PER_TENSOR" if len(entries) == 1 else "PER_CHANNEL"
+    return {**entries[0], "name": name, "bw": entries[0].get("bitwidth"), "enc_type": kind}
+
+
 def _read(entry: Entry, version: str, where: str) -> TensorRange | str:
     """Return an entry's range, or why it has none."""
     kind = _kind(entry, version)
     what = "LPBQ" if "per_block_int_scale" in entry else str(entry.get("enc_type", ""))
     if entry["is_weight"] or "axis" in entry or what not in ("", "PER_TENSOR"):
-        named = kind.removeprefix("u") if version == "1.0.0" else kind
+        named = kind if version == "2.0.0" else kind.removeprefix("u")
         return f"it is a weight in {named}: trtcal chooses the scales of weights itself"
     if kind == FP8:
         return scaled(_numbers(entry, "y_scale", where), FORMATS["fp8"].top)

@@ -16,6 +16,7 @@ from trtcal.documents.streams import command_line
 from trtcal.errors import InputError, some
 from trtcal.formats import FORMATS
 from trtcal.model import Model, load_model
+from trtcal.model.tensors import producers_of
 from trtcal.quantization import find_layers, prepare, tensors_to_observe
 from trtcal.ranges import CALIBRATION_KIND, Calibration, TensorRange, scales_of
 
@@ -107,8 +108,11 @@ def import_calibration(
 def _followed(calibration: Calibration, model: Model) -> Calibration:
     """Return ranges with those of wanted tensors that follow from others."""
     prepared, ranges = prepare(model), dict(calibration.ranges)
-    listed = cache_tensors(prepared)
-    every = listed.follow(calibration.ranges)
+    listed, makers = cache_tensors(prepared), producers_of(prepared.proto.graph)
+    every = dict(listed.follow(calibration.ranges))
+    for name, maker in makers.items():  # in the integer operators of ONNX Runtime the Relu is gone
+        if maker.op_type == "Relu" and name not in every and maker.input[0] in every:
+            every[name] = every[maker.input[0]]
     for name in tensors_to_observe(find_layers(prepared)):
         if name in every and name not in ranges:
             source = next(n for n, each in calibration.ranges.items() if each is every[name])

@@ -1,17 +1,18 @@
 """Ranges out of an ONNX model quantized with Q/DQ: by trtcal, ModelOpt, NNCF, ONNX Runtime and others.
 
 Each QuantizeLinear on an activation stands for an interval: scale * (q - zero_point) over all q, or
-448 * scale in FP8. Not read: dynamic scales, QLinear operators, and Q/DQ inside subgraphs.
+448 * scale in FP8. Operators of ONNX Runtime on codes (QLinearConv and others) name scale and zero
+point behind each operand. Not read: dynamic scales, and Q/DQ inside subgraphs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from calibrators.range import LEVELS, amax_of, problem
 from trtcal.calibration.formats.table import UNKNOWN, foreign, imported
@@ -19,6 +20,7 @@ from trtcal.errors import InputError
 from trtcal.formats import FORMATS
 from trtcal.model import Model
 from trtcal.model.files import array_of, quantized_type, subgraphs_of
+from trtcal.model.ops import MOVES
 from trtcal.model.tensors import constants_of, producers_of
 from trtcal.quantization.qdq import quantization_record
 from trtcal.ranges import Calibration, TensorRange
@@ -30,6 +32,8 @@ LIMITS: dict[int, tuple[int, int]] = {
     TensorProto.UINT16: (0, 65535),
 }
 FP16 = "/fp16"  # our own suffix for a tensor of the float model that `--rest fp16` put into float16
+ON_CODES = ("QLinear", "QGemm")  # how ONNX Runtime's operators on codes begin
+CODES = "_quantized"  # ONNX Runtime's suffix for the codes of a tensor
 RENAMED = "_QuantizeLinear_Input"  # ONNX Runtime's suffix for a float output that became Q/DQ
 
 
@@ -68,8 +72,29 @@ class _Graph:
             inputs = [name for name in node.input if name]
             if inputs and constant.issuperset(inputs) and not any(subgraphs_of(node)):
                 constant.update(node.output)
-        quantizers = [node for node in graph.node if node.op_type == "QuantizeLinear"]
-        self.quantizers = [node for node in quantizers if node.input[0] not in constant]
+        named = (node for node in graph.node if node.op_type == "QuantizeLinear")
+        self.quantizers = [node for node in named if node.input[0] not in constant]
+        written = {node.output[0] for node in self.quantizers} | constant
+        self.quantizers += [
+            helper.make_node("QuantizeLinear", [name.removesuffix(CODES), *parameters], [name])
+            for node in graph.node
+            for operand, *parameters in self._codes(node)
+            for name in self._sources(operand)
+            if name not in written and self.values.keys() >= {*parameters}
+        ]
+
+    def _codes(self, node: onnx.NodeProto) -> Iterator[Sequence[str]]:
+        """Yield codes with scale and zero point, as ONNX Runtime's operators on codes name them."""
+        maker = self.producers.get(node.input[0]) if node.op_type == "DequantizeLinear" else node
+        if maker is not None and maker.op_type.startswith(ON_CODES):
+            yield from zip(node.input, node.input[1:], node.input[2:], strict=False)
+
+    def _sources(self, name: str) -> Iterator[str]:
+        """Yield codes, and those that operators which keep their scale made them of."""
+        yield name
+        while (maker := self.producers.get(name)) and maker.op_type in MOVES | {"MaxPool"}:
+            name = maker.input[0]
+            yield name
 
     def origin(self, name: str, known: Collection[str]) -> str:
         """Return the float tensor that a quantized one was, through pairs that stand in between."""
@@ -82,7 +107,7 @@ class _Graph:
             node = self.producers.get(name)
         if name in known or node is None:
             return name
-        if node.op_type == "Cast" and node.input[0] in known:
+        if node.op_type in ("Cast", "Clip") and node.input[0] in known:
             return str(node.input[0])
         in_float32 = name.removesuffix(FP16)
         return in_float32 if in_float32 in known else name.removesuffix(RENAMED)

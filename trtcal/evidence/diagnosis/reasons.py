@@ -144,7 +144,7 @@ class _Graph:
         """Return a dequantized constant's shape, None for an activation."""
         name = dequantizer.input[0]
         quantizer = self.producers.get(name)
-        if quantizer is not None and quantizer.op_type == QUANTIZE:
+        if quantizer is not None and quantizer.op_type in (QUANTIZE, "Clip"):
             name = quantizer.input[0]
         tensor = self.constants.get(name)
         return None if tensor is None else tuple(tensor.dims)

@@ -17,6 +17,7 @@ from trtcal.model.passes import base
 from trtcal.model.passes.base import NAMED, BrokenPassError, NotApplicable, Pass, PassRecord, State
 from trtcal.model.passes.batchnorm import SCALES, why_kept
 from trtcal.model.passes.bfloat16 import FLOAT32
+from trtcal.model.passes.codes import CODES, SYMMETRIC
 from trtcal.model.passes.constants import BRANCHES, CONSTANTS, is_constant
 from trtcal.model.passes.functions import FUNCTIONS
 from trtcal.model.passes.reading import read_graph
@@ -27,7 +28,7 @@ from trtcal.model.passes.upgrade import FP16, OPSET, TYPES
 
 PASSES = (
     *(FUNCTIONS, FLOAT32, OPSET, TYPES, FP16, ROUNDING, CONSTANTS, BRANCHES, TYPES),
-    *(IDENTITIES, NEUTRALS, CASTS, ROUNDING_CASTS, TRANSPOSES, SCALES, SCALARS),
+    *(IDENTITIES, NEUTRALS, CASTS, ROUNDING_CASTS, TRANSPOSES, SCALES, SCALARS, CODES, SYMMETRIC),
 )
 """All passes, in the order in which they run; of computed shapes more types follow."""
 
