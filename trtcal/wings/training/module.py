@@ -115,7 +115,8 @@ def _text(
     yield HEADER.format(title=title, file=file, version=__version__)
     for name in ("quantizers", "operators"):
         yield from _copied(name)
-    yield f"\nLAYOUT = {_literal(document)}\nLAYERS = {_literal(layers)}\n"
+    inputs = [value.name for value in proto.graph.input]
+    yield f"\nINPUTS = {ascii(inputs)}\nLAYOUT = {_literal(document)}\nLAYERS = {_literal(layers)}\n"
     yield CLASS
     yield from (f"    {line}\n" for line in body)
 
@@ -129,8 +130,7 @@ def _copied(name: str) -> Iterator[str]:
     tree = _source(name)
     text = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
     start = tree.body[0].end_lineno or 0
-    kept = [line for line in text.splitlines()[start:] if "# fmt" not in line]
-    lines = [re.sub(r"  # noqa.*", "", line) for line in kept]
+    lines = [re.sub(r"  # (noqa|fmt).*", "", line) for line in text.splitlines()[start:]]
     if name != "quantizers":
         lines = [line for line in lines if not line.startswith("from __future__")]
     yield from (f"{line}\n" for line in lines)
@@ -193,7 +193,6 @@ class _Code:
         graph = self.layout.proto.graph
         self.known |= {value.name: f"in{number}" for number, value in enumerate(graph.input)}
         yield f"def forward(self, {', '.join(f'in{i}: Tensor' for i in range(len(graph.input)))}) -> Any:"
-        yield f"    # inputs: {ascii([value.name for value in graph.input])}"
         for node in graph.node:
             if node.op_type == DEQUANTIZE:
                 self.known[node.output[0]] = self._dequantized(node)
