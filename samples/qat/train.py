@@ -1,4 +1,4 @@
-"""Train what `trtcal export torch` wrote, without labels: `python samples/qat/train.py qat.py DATA.npz`.
+"""Train a network of `trtcal export torch` without labels: `python train.py qat.py DATA.npz`.
 
 The student is the network with Q/DQ, the teacher the float network of the same file. The loss is the
 ratio of noise to signal at the outputs and, with less weight, at every quantized tensor.
@@ -73,7 +73,9 @@ def train(module: ModuleType, data: list[Tensor], options: argparse.Namespace) -
             optimizer.step()
             schedule.step()
             total += loss.item() * options.epochs / steps
-        print(f"epoch {epoch + 1}: noise {total:.5f}, {time.monotonic() - started:.1f} s", flush=True)
+        print(
+            f"epoch {epoch + 1}: noise {total:.5f}, {time.monotonic() - started:.1f} s", flush=True
+        )
     return student
 
 

@@ -1,6 +1,6 @@
 """What of a model with Q/DQ is trained, and under which identifier of Python.
 
-Names in a model are data: an identifier has letters, digits and `_` of ASCII alone, whatever the name is.
+Names in a model are data: an identifier has letters, digits and `_` of ASCII alone.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ LARGEST_INLINE = 16  # integers of a constant that stands in the code
 INSIDE = 0.49  # of a step: a weight that far from its integer is rounded to it
 HEADER = '''"""{title}, with the Q/DQ of {file} as fake quantization.
 
-Written by `trtcal export torch` of trtcal {version}: see docs/guides/qat.md. `Network()` computes as the
-model with Q/DQ, `Network(quantized=False)` as the float model; `save_trained(network, path)` writes what
-`trtcal import torch {file} PATH` reads.
+Written by `trtcal export torch` of trtcal {version}: see docs/guides/qat.md. `Network()` computes as
+the model with Q/DQ, `Network(quantized=False)` as the float model; `save_trained(network, path)`
+writes what `trtcal import {file} PATH` reads.
 """
 '''
 CLASS = '''
@@ -116,7 +116,7 @@ def _text(
     for name in ("quantizers", "operators"):
         yield from _copied(name)
     inputs = [value.name for value in proto.graph.input]
-    yield f"\nINPUTS = {ascii(inputs)}\nLAYOUT = {_literal(document)}\nLAYERS = {_literal(layers)}\n"
+    yield f"\nINPUTS = {inputs!a}\nLAYOUT = {_literal(document)}\nLAYERS = {_literal(layers)}\n"
     yield CLASS
     yield from (f"    {line}\n" for line in body)
 
@@ -138,7 +138,7 @@ def _copied(name: str) -> Iterator[str]:
 
 def _literal(value: Mapping[str, Any]) -> str:
     """Return a dictionary as a literal in ASCII, one entry a line."""
-    rows = "".join(f"    {ascii(key)}: {ascii(item)},\n" for key, item in value.items())
+    rows = "".join(f"    {key!a}: {item!a},\n" for key, item in value.items())
     return f"{{\n{rows}}}"
 
 
@@ -192,13 +192,14 @@ class _Code:
         """Yield the method `forward`."""
         graph = self.layout.proto.graph
         self.known |= {value.name: f"in{number}" for number, value in enumerate(graph.input)}
-        yield f"def forward(self, {', '.join(f'in{i}: Tensor' for i in range(len(graph.input)))}) -> Any:"
+        inputs = ", ".join(f"{name}: Tensor" for name in self.known.values())
+        yield f"def forward(self, {inputs}) -> Any:"
         for node in graph.node:
             if node.op_type == DEQUANTIZE:
                 self.known[node.output[0]] = self._dequantized(node)
             else:
-                is_pair = node.op_type == QUANTIZE
-                yield f"    {self._rounded(node) if is_pair else self._call(node)}  # {ascii(node.name)}"
+                line = self._rounded(node) if node.op_type == QUANTIZE else self._call(node)
+                yield f"    {line}  # {node.name!a}"
         yield f"    return {', '.join(self._value(value.name) for value in graph.output)}"
 
     def _dequantized(self, node: onnx.NodeProto) -> str:
@@ -216,7 +217,7 @@ class _Code:
         attributes = {item.name: _python(item) for item in node.attribute}
         if "num_outputs" in operator.attributes:
             attributes["num_outputs"] = len(node.output)
-        words += [f"{name}={value!r}" for name, value in attributes.items()]
+        words += [f"{name}={value!a}" for name, value in attributes.items()]
         results = [self._new(name) for name in node.output]
         return f"{', '.join(results)} = {operator.function}({', '.join(words)})"
 
@@ -225,7 +226,7 @@ class _Code:
         return self.known[name]
 
     def _value(self, name: str) -> str:
-        """Return the expression of a tensor; that of a quantized activation applies its quantizer."""
+        """Return the expression of a tensor, None of an input that is left out."""
         if not name:
             return "None"
         if name in self.inline:
@@ -244,6 +245,10 @@ def _python(attribute: onnx.AttributeProto) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
+def _is_finite(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
 def _check_operators(layout: Layout) -> None:
     """`InputError` with every operator that has no function, or not with these attributes."""
     refused = Counter(filter(None, map(_refusal, layout.nodes)))
@@ -251,8 +256,7 @@ def _check_operators(layout: Layout) -> None:
         every = [f"{what} ({number} node{'s'[: number > 1]})" for what, number in refused.items()]
         raise InputError(
             f"no PyTorch form here for {some(every)}",
-            "quantize your own PyTorch module by the names of its layers: `attach` in the export of "
-            "a part of the model, or leave these nodes out with `trtcal prepare --cut`",
+            "docs/guides/qat.md lists the operators; train the part of the model that has no others",
         )
 
 
@@ -263,8 +267,8 @@ def _refusal(node: onnx.NodeProto) -> str | None:
         return node.op_type
     for attribute in node.attribute:
         value = _python(attribute)
-        is_number = isinstance(value, (int, float)) and math.isfinite(value)
-        is_plain = is_number or isinstance(value, (str, list))
+        parts = value if isinstance(value, list) else [value]
+        is_plain = isinstance(value, str) or all(map(_is_finite, parts))
         if attribute.name not in operator.attributes or not is_plain:
             return f"{node.op_type} with {attribute.name}"
         choices = operator.attributes[attribute.name]

@@ -1,4 +1,4 @@
-"""ONNX operators in PyTorch, which `export torch` copies into its files: nothing else runs a graph there.
+"""ONNX operators in PyTorch, which `export torch` copies into its files.
 
 A function has the operator's name in snake case (with `_` behind a word of Python), the operator's
 inputs by place and its attributes by name. What is not here, or has another attribute, is refused.

@@ -36,6 +36,7 @@ class FakeQuantizer(nn.Module):
         return self.start * torch.exp(self.log_change)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the values that the integers stand for."""
         if not self.enabled:
             return x
         scale = self.scale
@@ -54,6 +55,7 @@ class QuantizedWeight(nn.Module):
         self.quantizer = FakeQuantizer(scale, axis, -LARGEST)
 
     def forward(self) -> Tensor:
+        """Return the weight as the layer reads it."""
         return self.quantizer(self.values)
 
 
@@ -105,7 +107,7 @@ def scales(module: nn.Module) -> list[nn.Parameter]:
 
 
 def save_trained(network: QuantizedNetwork, path: str | Path) -> None:
-    """Write weights, scales and biases for `trtcal import torch`."""
+    """Write weights, scales and biases for `trtcal import`."""
     arrays: dict[str, Any] = {"model": np.array(network.model)}
     for name, part in network.named_children():
         if isinstance(part, QuantizedWeight):
@@ -135,6 +137,7 @@ class QuantizedLayer(nn.Module):
         self.weight, self.bias, self.quantizer = parts["weight"], parts["bias"], parts["input"]
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return what the layer makes of its quantized input and weight."""
         x = x if self.quantizer is None else self.quantizer(x)
         weight = self.weight().t() if self.transposed else self.weight()
         if isinstance(self.layer, nn.Conv2d):

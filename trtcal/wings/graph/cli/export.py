@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 INSTALL = "pip install ai-edge-model-explorer model-explorer-onnx"
 
 
-@click.group(cls=ExtendedGroup, epilog="Example: trtcal export netron reports/classifier -o classifier.onnx")
+@click.group(
+    cls=ExtendedGroup, epilog="Example: trtcal export netron reports/classifier -o classifier.onnx"
+)
 def command() -> None:
     """Write a model for other programs: viewers, with what is known of each node, or PyTorch."""
 

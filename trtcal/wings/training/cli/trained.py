@@ -10,8 +10,8 @@ from trtcal.cli.options import JsonOptions, argument, option
 class Import(JsonOptions, example="trtcal import qat.int8.onnx trained.npz -o trained.onnx"):
     """Put weights, scales and biases that PyTorch trained into QUANTIZED, a model with Q/DQ.
 
-    QUANTIZED is the .int8.onnx file that `trtcal export torch` wrote, TRAINED the file that `save_trained`
-    of the module wrote. Q/DQ stay where they are, and weights are rounded by their trained scales.
+    QUANTIZED is the .int8.onnx file that `trtcal export torch` wrote, TRAINED the file that
+    `save_trained` of the module wrote. Q/DQ stay where they are, and weights are rounded by their trained scales.
     """
 
     quantized: Path = argument()
