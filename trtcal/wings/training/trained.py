@@ -35,9 +35,9 @@ def import_trained(quantized: Path, trained: Path) -> onnx.ModelProto:
     for key, part in (*layout.activations.items(), *layout.weights.items()):
         scale = reader.read(f"{key}.scale", layout.array(part.scale), LEAST_SCALE)
         _set(layout, part.scale, scale)
+        above = step_above(scale) if part.second else None
         for name in part.second:
-            scale = step_above(scale)
-            _set(layout, name, scale)
+            _set(layout, name, scale if above is None else above)
         if part.values:
             values = reader.read(f"{key}.values", layout.array(part.values))
             _set(layout, part.values, _rounded(values, scale, part))
@@ -66,7 +66,7 @@ class _Reader:
 
 def _rounded(values: Array, scale: Array, part: Quantizer) -> Array:
     steps = np.rint(values / along(scale, values.ndim, part.axis))
-    return np.clip(steps, -LEVELS, LEVELS).astype(np.int8)
+    return np.asarray(np.clip(steps, -LEVELS, LEVELS), np.int8)
 
 
 def _set(layout: Layout, name: str, values: Array) -> None:
