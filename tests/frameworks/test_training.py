@@ -1,4 +1,4 @@
-"""The PyTorch module of a model with Q/DQ, with PyTorch: the same integers, learned scales, and back."""
+"""The module of a model with Q/DQ, with PyTorch: the same integers, learned scales, and back."""
 
 import importlib.util
 
@@ -117,7 +117,7 @@ def test_layers_of_your_own_module_are_quantized_by_name(exported):
     network, mine = module.Network(), nn.Module()
     mine.head = nn.Module()
     mine.head.gemm = nn.Linear(*reversed(network.w_head_gemm_weight.values.shape))
-    with pytest.raises(ValueError, match="head.gemm has other weights"):
+    with pytest.raises(ValueError, match=r"head\.gemm has other weights"):
         module.attach(mine, network, module.LAYERS, {"head/gemm": "head.gemm"})
     mine.head.gemm.weight.data = network.w_head_gemm_weight.values.detach().clone()
     left = module.attach(mine, network, module.LAYERS, {"head/gemm": "head.gemm"})

@@ -19,9 +19,10 @@ from trtcal.errors import InputError, some
 from trtcal.formats import FORMATS
 from trtcal.model.files import array_of, attribute_of
 from trtcal.model.model import unique
-from trtcal.model.ops import MULTIPLIES
+from trtcal.model.ops import MOVES_Q, MULTIPLIES
 from trtcal.model.pairs import PAIR
 from trtcal.quantization.qdq import fp16_tensors
+from trtcal.quantization.weights import step_above
 
 Array = npt.NDArray[Any]
 QUANTIZE, DEQUANTIZE = PAIR
@@ -33,13 +34,13 @@ HINT = "export a plan of int8 and fp32; the trained model may get fp16 by `trtca
 class Quantizer:
     """A pair of Q/DQ: the initializer of its scale, and for a weight those of its integers and axis.
 
-    `second` are the scales of pairs that quantize the same tensor once more, a step above.
+    `tied` are the scales of pairs that quantize the same values once more, or a step above.
     """
 
     scale: str
     values: str = ""
     axis: int | None = None
-    second: list[str] = field(default_factory=list)
+    tied: list[str] = field(default_factory=list)
 
 
 class Layout:
@@ -55,6 +56,7 @@ class Layout:
         self.activations: dict[str, Quantizer] = {}
         self.weights: dict[str, Quantizer] = {}
         self.sources: dict[str, str] = {}
+        self.makers = {name: node for node in proto.graph.node for name in node.output}
         self._taken = set[str]()
         if narrow := fp16_tensors(proto.graph):
             raise InputError(f"the model computes in float16: {some(sorted(narrow))}", HINT)
@@ -96,13 +98,27 @@ class Layout:
     def _quantize(self, node: onnx.NodeProto) -> None:
         source, scale = node.input[:2]
         self._check(node)
-        if (known := self.sources.get(source)) in self.activations:
-            self.activations[known].second.append(scale)
+        known = self.sources.get(self._origin(source), "")
+        if known in self.activations and self._is_tied(self.activations[known].scale, scale):
+            self.activations[known].tied.append(scale)
             self.sources[node.output[0]] = known
             return
         key = self._identifier("q", source)
         self.activations[key] = Quantizer(scale)
         self.sources[node.output[0]] = key
+
+    def _origin(self, name: str) -> str:
+        """Return the quantized tensor whose values a tensor has in other places, else itself."""
+        while name not in self.sources and name in self.makers and self.makers[name].input:
+            if self.makers[name].op_type not in MOVES_Q:
+                break
+            name = self.makers[name].input[0]
+        return name
+
+    def _is_tied(self, first: str, second: str) -> bool:
+        """Tell whether a scale is the first one, or a step above it."""
+        scale, other = self.array(first), self.array(second)
+        return bool(other == scale or other == step_above(scale))
 
     def _dequantize(self, node: onnx.NodeProto) -> None:
         source, scale = node.input[:2]

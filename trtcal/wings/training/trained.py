@@ -33,11 +33,12 @@ def import_trained(quantized: Path, trained: Path) -> onnx.ModelProto:
         raise InputError(f"{trained} was not trained from the export of {quantized}", HINT)
     layout, reader = Layout(proto), _Reader(trained, arrays)
     for key, part in (*layout.activations.items(), *layout.weights.items()):
-        scale = reader.read(f"{key}.scale", layout.array(part.scale), LEAST_SCALE)
-        _set(layout, part.scale, scale)
-        above = step_above(scale) if part.second else None
-        for name in part.second:
+        before = layout.array(part.scale)
+        scale = reader.read(f"{key}.scale", before, LEAST_SCALE)
+        for name in part.tied:
+            above = None if layout.array(name) == before else step_above(scale)
             _set(layout, name, scale if above is None else above)
+        _set(layout, part.scale, scale)
         if part.values:
             values = reader.read(f"{key}.values", layout.array(part.values))
             _set(layout, part.values, _rounded(values, scale, part))

@@ -11,7 +11,8 @@ class Import(JsonOptions, example="trtcal import qat.int8.onnx trained.npz -o tr
     """Put weights, scales and biases that PyTorch trained into QUANTIZED, a model with Q/DQ.
 
     QUANTIZED is the .int8.onnx file that `trtcal export torch` wrote, TRAINED the file that
-    `save_trained` of the module wrote. Q/DQ stay where they are, and weights are rounded by their trained scales.
+    `save_trained` of the module wrote. Q/DQ stay where they are, and weights are rounded by their
+    trained scales.
     """
 
     quantized: Path = argument()
