@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path("trained.npz"))
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--lr", type=float, default=3e-4)
+    parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.manual_seed(0)
