@@ -16,7 +16,7 @@ COMMANDS = (
     ),
     Command(
         "export",
-        "Show the figures of nodes in Model Explorer or Netron.",
+        "Write a model for Model Explorer, Netron or PyTorch.",
         "trtcal.wings.graph.cli.export",
         "Build, and see what was built",
     ),

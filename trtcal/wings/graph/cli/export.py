@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trtcal.cli.extended import ExtendedGroup
 from trtcal.cli.options import JsonOptions, argument, option
 from trtcal.cli.output import note, say
 from trtcal.documents.streams import shell_word
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
 INSTALL = "pip install ai-edge-model-explorer model-explorer-onnx"
 
 
-@click.group(epilog="Example: trtcal export netron reports/classifier -o classifier.onnx")
+@click.group(
+    cls=ExtendedGroup, epilog="Example: trtcal export netron reports/classifier -o classifier.onnx"
+)
 def command() -> None:
-    """Write what is known of each node for Model Explorer or Netron."""
+    """Write a model for other programs: viewers, with what is known of each node, or PyTorch."""
 
 
 class ExportOptions(JsonOptions):
