@@ -185,7 +185,7 @@ UNFITTING = {
     "three columns for one value": ("regression", lambda x: np.zeros((SAMPLES, 3))),
     "other labels than the model's": ("multilabel", some((4,), 2)),
     "classes for an embedding": ("embedding", some((), 8)),
-    "tokens": ("tokens", some((6,), 7)),
+    "five next tokens of six": ("tokens", some((5,), 7)),
 }
 
 

@@ -123,7 +123,7 @@ def ready(proto, values):
     ("make", "form", "front"),
     [
         (mel, "int8", {"MatMul_0", "MatMul_1", "MatMul_5"}),
-        (mel, "fp8", {"MatMul_5"}),
+        (mel, "fp8", {"MatMul_0", "MatMul_1"}),
         (filters, "int8", {"Conv_0", "Conv_2"}),
         (division, "int8", {"MatMul_0"}),
     ],

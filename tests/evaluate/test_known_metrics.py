@@ -85,4 +85,5 @@ def test_rows_fit_together():
     assert kinds <= {kind for metric in OF_OUTPUTS for kind in metric.kinds}
     assert labelled() == {
         "classes": "top1", "labels": "jaccard", "boxes": "map", "pixels": "miou", "values": "mae",
+        "tokens": "perplexity", "language": "perplexity",
     }  # fmt: skip
