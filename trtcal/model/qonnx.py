@@ -74,7 +74,7 @@ class _Quant:
         axes = [axis - scale.ndim for axis, size in enumerate(scale.shape) if size > 1]
         if len(axes) > 1 or max(point, high + point) > np.iinfo(kind).max:
             self.fail("has scales on several axes, or a zero point outside of its steps")
-        flat, axis = scale.reshape(-1 if axes else ()), {"axis": each for each in axes}
+        flat, axis = scale.reshape(-1 if axes else ()), {"axis": axes[0]} if axes else {}
         zero = np.full(flat.shape, point, kind)
         parameters = [self._new("scale", flat), self._new("zero_point", zero)]
         weight = self.constants.get(self.node.input[0])
@@ -116,7 +116,7 @@ class _Quant:
             return is_narrow - count // 2 - zero, count // 2 - 1 - zero
         return -zero, count - 1 - is_narrow - zero
 
-    def _node(self, op: str, inputs: list[str], output: str, axis: dict[str, int]) -> NodeProto:
+    def _node(self, op: str, inputs: list[str], output: str, axis: dict[str, Any]) -> NodeProto:
         return helper.make_node(op, inputs, [output], f"{self.node.name}/{op}", **axis)
 
     def _name(self, what: str) -> str:

@@ -21,14 +21,11 @@ from trtcal.ptq.changes import Changes
 from trtcal.ptq.channel_splitting import split_channels
 from trtcal.ptq.equalization import equalize, smooth
 from trtcal.ptq.reconstruction import LayerwiseReconstruction
-from trtcal.ptq.scale_search import search_scales
 from trtcal.ptq.zero_centering import zero_center
 from trtcal.quantization import Plan, find_layers, tensors_to_observe
 from trtcal.ranges import Calibration
 
 BATCH = 32
-SEARCH_TIME = 1 / 3  # of the time left, at most: later optimizations mostly gain more
-SEARCH_SAMPLES = 64
 RANGES, NEAREST = "ranges: ", "nearest weights"  # what is tried first, without optimizations
 METHODS = ("auto", "percentile")  # of ranges of changed tensors: equalized channels have no tails
 
@@ -227,22 +224,6 @@ def _reconstructed(context: Context, state: State, rounding: bool = False) -> St
         return replace(state, overrides=work.run(rounding, advance))
 
 
-def _search_scales(context: Context, state: State) -> Sequence[State]:
-    """Search without biases that were corrected for other ranges, and correct biases after it."""
-    before = state.float_only
-    started = now()
-    until = started + SEARCH_TIME * (context.until - started)
-    with context.reporter("searching scales", len(state.calibration.ranges)) as advance:
-        data = context.fit, min(context.in_memory, SEARCH_SAMPLES), context.options.objective
-        ranges = search_scales(
-            context.model(before), state.calibration, *data, lambda: now() < until, advance
-        )
-    if ranges is None:
-        return ()
-    narrowed = replace(before, calibration=ranges)
-    return [_reconstructed(context, narrowed) if state.overrides.biases else narrowed]
-
-
 OPTIMIZATIONS = (
     Optimization(
         "cross-layer equalization",
@@ -288,14 +269,6 @@ OPTIMIZATIONS = (
         "Nagel et al. 2019, appendix D",
         _correct_biases,
         fast=True,
-    ),
-    Optimization(
-        "scale search",
-        "makes a range narrower or wider if that reduces the error of the outputs",
-        "time; heavy tails or attention",
-        "coordinate descent on the output error",
-        _search_scales,
-        int8_only=True,
     ),
     Optimization(
         "adaptive rounding",
