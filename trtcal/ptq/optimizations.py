@@ -48,7 +48,7 @@ class ImproveOptions:
     def takes(self, optimization: Optimization) -> bool:
         """Tell whether an optimization is to be tried."""
         name = optimization.name
-        fits = self.plan.is_int8 or not optimization.int8_only
+        fits = self.plan.is_int8 or not optimization.finer
         within = fits and (optimization.fast or self.effort == "best")
         return within and name not in self.leave_out and (self.only is None or name in self.only)
 
@@ -132,9 +132,9 @@ Apply = Callable[[Context, State], Sequence[State]]
 class Optimization:
     """One row of the table; `source` is where it is described.
 
-    With `fast` it is tried by `--improve fast` too, `int8_only` only where INT8 is the one narrow
-    precision that is asked for. One that makes steps `finer` without other gains is
-    kept unless it clearly loses more: what it gains shows when biases are corrected.
+    With `fast` it is tried by `--improve fast` too. One that makes the steps of INT8 `finer` is tried
+    only where INT8 is the one narrow precision that is asked for. It is kept unless it clearly loses
+    more: what it gains shows when biases are corrected.
     """
 
     name: str
@@ -144,7 +144,6 @@ class Optimization:
     apply: Apply
     fast: bool = False
     finer: bool = False
-    int8_only: bool = False
 
 
 def _changing(find: Callable[[Model, Dataset, int], Changes | None]) -> Apply:
@@ -250,7 +249,6 @@ OPTIMIZATIONS = (
         _split,
         fast=True,
         finer=True,
-        int8_only=True,
     ),
     Optimization(
         "zero-centering",
@@ -260,7 +258,6 @@ OPTIMIZATIONS = (
         _zero_center,
         fast=True,
         finer=True,
-        int8_only=True,
     ),
     Optimization(
         "bias correction",
