@@ -77,7 +77,7 @@ def test_a_run_where_int8_falls_short_optimizes_it_and_shows_both(place, capsys)
     _, text, _ = ended(capsys, shlex.split(f"{RUN} --test test.npz"))
     report = json.loads((place / "net-run" / "report.json").read_text())
     states = report["measured"]["judgements"]
-    assert states["int8-percentile"] == "broken"
+    assert states["int8-auto"] == "broken"
     assert (states["int8-improved"], verdict_of(place / "net-run")["variant"]) == (
         "holds",
         "int8-improved",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @click.group(epilog="Example: trtcal plan show mixed.json --model model.onnx")
 def command() -> None:
-    """Show the precision of each node in a plan; compare two plans; suggest one."""
+    """Show, compare and suggest plans of precisions: which layer runs in which."""
 
 
 class ModelOptions(JsonOptions):

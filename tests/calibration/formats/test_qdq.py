@@ -21,6 +21,11 @@ from trtcal.ranges import TensorRange
 AMAXES = {"x": 2.7, "b": 1.3, "g": 0.9}
 
 
+def small(precision):
+    """Rules for layers that are too small for FP8, unless a plan names them."""
+    return tuple(Rule(precision, op=op) for op in ("Conv", "Gemm"))
+
+
 def model_of(path, nodes, values, opset=19):
     initializers = [numpy_helper.from_array(np.asarray(v), name) for name, v in values.items()]
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])]
@@ -106,12 +111,13 @@ def test_a_tensor_in_int8_and_in_fp8_has_both_ranges(tmp_path):
 def test_our_own_scales_in_fp8_come_back_to_the_bit(tmp_path):
     model = load_model(conv_net(tmp_path / "net.onnx"))
     ranges = calibration(AMAXES, model=model.fingerprint)
-    made = quantize(prepare(model), ranges, Plan("fp8", rules=(Rule("fp8", op="Conv"),)))
+    plan = Plan("fp8", rules=small("fp8"))
+    made = quantize(prepare(model), ranges, plan)
     write_quantized(tmp_path / "fp8.onnx", made)
     found = import_calibration(tmp_path / "fp8.onnx", model)
     scales = {name: np.float32(one.scale_in("fp8")) for name, one in found.ranges.items()}
     assert scales == {name: np.float32(amax / 448) for name, amax in AMAXES.items()}
-    again = quantize(prepare(model), found, Plan("fp8", rules=(Rule("fp8", op="Conv"),)))
+    again = quantize(prepare(model), found, plan)
     assert again.proto.graph == made.proto.graph
 
 
@@ -253,7 +259,7 @@ def test_operators_on_codes_of_onnxruntime_have_the_ranges_of_qdq(tmp_path, symm
 def test_our_own_ranges_come_back_from_a_model_whose_rest_is_fp16(tmp_path, precision):
     model = load_model(conv_net(tmp_path / "net.onnx"))
     ranges = calibration(AMAXES, model=model.fingerprint)
-    plan = Plan(precision, rules=(Rule(precision, op="Conv"),), rest="fp16")
+    plan = Plan(precision, rules=small(precision), rest="fp16")
     made = quantize(prepare(model), ranges, plan)
     write_quantized(tmp_path / "q.onnx", made)
     found = import_calibration(tmp_path / "q.onnx", model)

@@ -11,7 +11,7 @@ COMMANDS = (
     Command(
         "import",
         "Put what PyTorch trained into a model with Q/DQ.",
-        "trtcal.wings.training.cli.trained",
+        "trtcal.wings.training.cli.import_",
         "Quantize",
     ),
 )
