@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 FILE, PAGE = "trtcal.toml", "see docs/configuration.md"
 MOST_BYTES = 1 << 20
-METHODS = ("auto",)
 TASKS = (
     *("classification", "multilabel", "detection", "segmentation", "regression", "embedding"),
     *("tokens", "language", "audio", "image", "none"),
@@ -427,7 +426,7 @@ class CalibrationConfig(Shown):
 
     def __post_init__(self) -> None:
         if not self.methods:
-            object.__setattr__(self, "methods", (self.method,) if self.method else METHODS)
+            object.__setattr__(self, "methods", (self.method or "auto",))
         if not self.method:
             preferred = "percentile" if "percentile" in self.methods else self.methods[0]
             object.__setattr__(self, "method", preferred)

@@ -11,7 +11,6 @@ from trtcal.backends.sessions import open_session, run_session
 from trtcal.ptq.changes import with_constants
 from trtcal.ptq.equalization import equalize
 from trtcal.ptq.reconstruction import LayerwiseReconstruction
-from trtcal.ptq.scale_search import search_scales
 from trtcal.quantization import quantize
 
 
@@ -125,16 +124,3 @@ def test_reconstruction_is_the_same_every_time(subject):
     first, second = twice
     assert all((first.biases[name] == second.biases[name]).all() for name in first.biases)
     assert all((first.weights[n].values == second.weights[n].values).all() for n in first.weights)
-
-
-def test_ranges_that_are_far_too_wide_are_narrowed(subject):
-    net = subject(separable_net)
-    table = net.calibrated()
-    wide = {name: replace(one, amax=3.0 * one.amax) for name, one in table.ranges.items()}
-    wide = replace(table, ranges=wide)
-    found = search_scales(net.prepared, wide, net.dataset, 48)
-    assert found.ranges["r0"].amax == pytest.approx(0.8 * wide.ranges["r0"].amax)
-    assert "times 0.8" in found.ranges["r0"].note
-    assert net.decibels(None, found) < net.decibels(None, wide)
-    at_once = {"may_go_on": lambda: False}
-    assert search_scales(net.prepared, wide, net.dataset, 48, **at_once) is None

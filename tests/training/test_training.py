@@ -188,6 +188,6 @@ def test_what_was_trained_from_another_export_is_refused(trained, capsys):
 
 
 def test_attributes_are_checked_by_value():
-    assert operators()["resize"].attributes["mode"] == ("nearest",)
-    assert operators()["conv"].attributes["pads"] is None
-    assert operators()["relu"].attributes == {}
+    assert operators()["resize"]["mode"] == ("nearest",)
+    assert operators()["conv"]["pads"] is None
+    assert operators()["relu"] == {}

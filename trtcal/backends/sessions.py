@@ -166,8 +166,7 @@ def open_session(
     options.intra_op_num_threads = threads or os.cpu_count() or 1
     options.log_severity_level = severity
     _set_arena(options, arena, shares_arena)
-    literal = [WITHOUT_QDQ] if is_literal else []
-    for entry in (*ENTRIES, *(BESIDE if optimized else ()), *literal):
+    for entry in (*ENTRIES, *(BESIDE if optimized else ()), *([WITHOUT_QDQ] * is_literal)):
         options.add_session_config_entry(*entry)
     if as_it_is:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -276,9 +275,7 @@ def _advice(model: onnx.ModelProto | bytes | Path, text: str) -> str:
     graph = model if isinstance(model, onnx.ModelProto) else onnx.ModelProto()
     nodes = lacking(graph, refused_operators(text, graph))
     if any(node.domain == TENSORRT for node in nodes):
-        return (
-            "export it with opset 19 for FP8, 21 for INT4, 23 for FP4: ONNX has its own Q/DQ then"
-        )
+        return "export it with opset 19 for FP8, 21 for INT4, 23 for FP4, which have Q/DQ in ONNX"
     if nodes:
         rest = "the part that is cut off is not judged"
         alone = "no layer that multiplies comes before it: replace it with ONNX operators"

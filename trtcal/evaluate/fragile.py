@@ -23,7 +23,7 @@ from trtcal.errors import TrtcalError, some
 from trtcal.evaluate.judging import LARGEST, Judge
 from trtcal.evaluate.per_sample import Values
 from trtcal.evaluate.search.limits import Plan as Chosen
-from trtcal.evaluate.search.limits import split, unit_of
+from trtcal.evaluate.search.limits import unit_of
 from trtcal.evaluate.search.plan_time import Costs, work_of
 from trtcal.evidence.gpus import DEFAULT_GPU, find_target
 from trtcal.evidence.times import SpeedupEstimate
@@ -108,7 +108,7 @@ def find_fragile(
     outputs are compared with those of the `reference`, else of the model itself.
     """
     plan, unit = plan or Plan(), batch_for(prepared, 1)
-    few = max(min(max(len(dataset) // 2, LEAST_SAMPLES), SAMPLES) // unit, 1) * unit
+    few = max(int(np.clip(len(dataset) // 2, LEAST_SAMPLES, SAMPLES)) // unit, 1) * unit
     judged = held_back(dataset, few, unit)[1] if len(dataset) > few else dataset
     with Judge(reference or prepared, judged) as judge:
         trials = _Trials(prepared, calibration, plan, judge)
@@ -120,14 +120,10 @@ def find_fragile(
         if not trials.is_gain(floats):
             return Fragile(plan, (), before, before, len(judged), gpu)
         groups, after = tuple(_groups(trials, floats)), trials.sqnr_db(floats)
-    left = frozenset(unit for unit in trials.whole if split(unit).layer not in floats)
-    speed = costs.over(costs.estimate(trials.whole), left) if costs else None
-    mixed = _with_floats(plan, (name for name in trials.units if name in floats))
-    return Fragile(mixed, groups, before, after, len(judged), gpu, speed)
-
-
-def _with_floats(plan: Plan, layers: Iterable[str]) -> Plan:
-    return replace(plan, layers={**plan.layers, **dict.fromkeys(layers, "fp32")})
+    speed = None
+    if costs is not None:
+        speed = costs.over(costs.estimate(trials.chosen()), trials.chosen(floats))
+    return Fragile(trials.mixed(floats), groups, before, after, len(judged), gpu, speed)
 
 
 @dataclass
@@ -150,9 +146,10 @@ class _Trials:
             if (layer.name in known or layer.op not in MULTIPLIES) and self._is_free(layer.name)
         }
         order = [node.name for node in self.model.proto.graph.node if node.name in forms]
-        self.units, self.forms = order, tuple(dict.fromkeys(map(forms.__getitem__, order)))
-        self.every = Layers(order)
-        self.whole: Chosen = frozenset(unit_of(name, forms[name]) for name in order)
+        self.units, self.forms, self.every = order, forms, Layers(order)
+        self.precisions = tuple(dict.fromkeys(forms.values()))
+        self.before = self._before()
+        self.suspects = self._suspects()
 
     def _is_free(self, name: str) -> bool:
         return name not in self.plan.layers and name not in self.plan.second_qdq
@@ -166,12 +163,41 @@ class _Trials:
         """Whether another plan can be measured."""
         return len(self.values) < TRIALS
 
+    def mixed(self, floats: Layers) -> Plan:
+        """Return the plan with some layers in float."""
+        layers = dict.fromkeys((name for name in self.units if name in floats), "fp32")
+        return replace(self.plan, layers={**self.plan.layers, **layers})
+
+    def chosen(self, floats: Layers = frozenset()) -> Chosen:
+        """Return the units that stay quantized with some layers in float."""
+        return frozenset(unit_of(name, self.forms[name]) for name in self.every - floats)
+
     def of(self, floats: Layers) -> Values:
         """Return the noise over signal (dB) of each sample with some layers in float."""
         if floats not in self.values:
-            plan = _with_floats(self.plan, floats)
-            self.values[floats] = self._values(quantize(self.model, self.calibration, plan).proto)
+            quantized = quantize(self.model, self.calibration, self.mixed(floats))
+            self.values[floats] = self._values(quantized.proto)
         return self.values[floats]
+
+    def _suspects(self) -> Mapping[str, Layers]:
+        """Return the layers before what amplifies errors, unless these are most, and both ends."""
+        groups, taken = dict[str, Layers](), set[str]()
+        for node in self.model.proto.graph.node:
+            layers = self.before[node.name] if node.op_type in AMPLIFIES else Layers()
+            if len(layers) <= MOST * len(self.units) and (more := layers - taken):
+                groups[node.op_type] = groups.get(node.op_type, Layers()) | more
+                taken |= more
+        return groups | {ENDS: Layers({*self.units[:1], *self.units[-1:]} - taken)}
+
+    def _before(self) -> dict[str, Layers]:
+        """Return for each node the layers whose error reaches it, of a division its divisor."""
+        above, before = dict[str, Layers](), dict[str, Layers]()
+        for node in self.model.proto.graph.node:
+            mine = Layers().union(*(above.get(name, ()) for name in reads(node)))
+            divisor = above.get(node.input[1], Layers()) if node.op_type == "Div" else mine
+            before[node.name] = divisor
+            above |= dict.fromkeys(node.output, mine | ({node.name} & self.every))
+        return before
 
     def sqnr_db(self, floats: Layers) -> float:
         """Return the mean over the samples."""
@@ -180,12 +206,9 @@ class _Trials:
     def gain(self, floats: Layers, over: Layers = frozenset()) -> Interval:
         """Return what more layers in float bring (dB), in the mean of pairs."""
         gains = self.of(over) - self.of(floats)
-        error = (
-            ERRORS * float(gains.std(ddof=1)) / len(gains) ** 0.5 if len(gains) > 1 else math.inf
-        )
-        return Interval(
-            float(gains.mean()), float(gains.mean()) - error, float(gains.mean()) + error
-        )
+        gain, samples = float(gains.mean()), len(gains)
+        error = ERRORS * float(gains.std(ddof=1)) / samples**0.5 if samples > 1 else math.inf
+        return Interval(gain, gain - error, gain + error)
 
     def share_db(self, floats: Layers) -> float:
         """Return what as many layers would bring if all lost alike."""
@@ -207,7 +230,7 @@ def _chosen(trials: _Trials) -> Layers:
     """Return the layers to leave in float: what pays of each probe, without what brings nothing."""
     kept, half = Layers(), len(trials.units) // 2
     halves = [Layers(trials.units[:half])], [Layers(trials.units[half:])]
-    for parts in ([*_suspects(trials).values()], *halves):
+    for parts in ([*trials.suspects.values()], *halves):
         probe = kept.union(*parts)
         if trials.may and len(probe) < len(trials.units) and trials.is_gain(probe, kept):
             kept = _reduced(trials, probe, [*parts, kept])
@@ -234,32 +257,10 @@ def _reduced(trials: _Trials, kept: Layers, parts: Iterable[Layers]) -> Layers:
     return kept
 
 
-def _suspects(trials: _Trials) -> Mapping[str, Layers]:
-    """Return the layers before what amplifies errors, unless that is most of them, and both ends."""
-    before, groups, taken = _layers_before(trials), dict[str, Layers](), set[str]()
-    for node in trials.model.proto.graph.node:
-        layers = before[node.name] if node.op_type in AMPLIFIES else Layers()
-        if len(layers) <= MOST * len(trials.units) and (more := layers - taken):
-            groups[node.op_type] = groups.get(node.op_type, Layers()) | more
-            taken |= more
-    return groups | {ENDS: Layers({*trials.units[:1], *trials.units[-1:]} - taken)}
-
-
-def _layers_before(trials: _Trials) -> dict[str, Layers]:
-    """Return for each node the layers whose error reaches it, of a division its divisor."""
-    above, before = dict[str, Layers](), dict[str, Layers]()
-    for node in trials.model.proto.graph.node:
-        mine = Layers().union(*(above.get(name, ()) for name in reads(node)))
-        divisor = above.get(node.input[1], Layers()) if node.op_type == "Div" else mine
-        before[node.name] = divisor
-        above |= dict.fromkeys(node.output, mine | ({node.name} & trials.every))
-    return before
-
-
 def _groups(trials: _Trials, floats: Layers) -> Iterator[FloatGroup]:
     """Yield the layers by what they lead to, with what they bring beside the others."""
     left = floats
-    for name, layers in [*_suspects(trials).items(), (REST, floats)]:
+    for name, layers in [*trials.suspects.items(), (REST, floats)]:
         mine, left = layers & left, left - layers
         if mine:
             names = tuple(unit for unit in trials.units if unit in mine)
@@ -272,7 +273,7 @@ def _costs(trials: _Trials, dataset: Dataset, gpu: str) -> Costs | None:
     with suppress(TrtcalError):
         feeds = next(iter(dataset.batches(batch_for(trials.model, 1))))
         work = work_of(trials.model, trials.units, feeds)
-        return Costs(work, find_target(gpu), "fp32", precisions=trials.forms)
+        return Costs(work, find_target(gpu), "fp32", precisions=trials.precisions)
     return None
 
 
@@ -281,16 +282,15 @@ def _joined(trials: _Trials, costs: Costs, floats: Layers) -> Layers:
 
     Those are the ones that lead to the same operators, else those between them.
     """
-    around, before = Layers(), _layers_before(trials)
-    for layers in (*_suspects(trials).values(), trials.every):
+    around = Layers()
+    for layers in (*trials.suspects.values(), trials.every):
         if mine := layers & (floats - around):
-            beyond = Layers().union(*(before[name] for name in mine))
-            between = Layers(name for name in beyond if before[name] & mine)
+            beyond = Layers().union(*(trials.before[name] for name in mine))
+            between = Layers(name for name in beyond if trials.before[name] & mine)
             around |= mine | (between if layers == trials.every else layers)
-    plan = frozenset(unit for unit in trials.whole if split(unit).layer not in floats)
     more = [name for name in trials.units if name in around - floats]
     for names in ({*more}, *({name} for name in more)):
-        fewer = frozenset(unit for unit in plan if split(unit).layer not in names)
+        plan, fewer = trials.chosen(floats), trials.chosen(floats | names)
         if costs.plan_ms(fewer) <= costs.plan_ms(plan):
-            plan, floats = fewer, floats | names
+            floats = floats | names
     return floats

@@ -37,10 +37,9 @@ def write_qdq(proto: onnx.ModelProto) -> None:
     constants |= stated_constants(proto.graph.node)
     nodes, tensors, before = list[NodeProto](), list[TensorProto](), set[str]()
     for node in proto.graph.node:
-        parts = _Quant(node, constants).parts() if node.domain in DOMAINS else [node]
-        nodes += (part for part in parts if isinstance(part, NodeProto))
-        tensors += (part for part in parts if isinstance(part, TensorProto))
-        before.update(node.input if node.domain in DOMAINS else ())
+        is_quant = node.domain in DOMAINS
+        nodes += _Quant(node, constants, tensors).nodes() if is_quant else [node]
+        before.update(node.input if is_quant else ())
     refill(proto.graph.node, nodes)
     unread = before.difference(name for node in all_nodes(proto) for name in node.input)
     unread -= {value.name for value in proto.graph.output}
@@ -52,17 +51,18 @@ def write_qdq(proto: onnx.ModelProto) -> None:
 
 @dataclass
 class _Quant:
-    """One node, and the constants of its graph by name."""
+    """One node, the constants of its graph by name, and the new ones."""
 
     node: NodeProto
     constants: dict[str, TensorProto]
+    tensors: list[TensorProto]
 
     def fail(self, what: str) -> NoReturn:
         name = self.node.name or self.node.output[0]
         raise InputError(f"node {name!r} ({self.node.op_type!r} of QONNX) {what}", HINT)
 
-    def parts(self) -> list[NodeProto | TensorProto]:
-        """Return the nodes that take its place, and their constants."""
+    def nodes(self) -> list[NodeProto]:
+        """Return the nodes that take its place; their constants are added."""
         if self.node.op_type != "Quant" or len(self.node.input) != 4:
             self.fail("has no Q/DQ that computes it")
         if attribute_of(self.node, "rounding_mode", b"ROUND") not in ROUNDINGS:
@@ -74,21 +74,24 @@ class _Quant:
         axes = [axis - scale.ndim for axis, size in enumerate(scale.shape) if size > 1]
         if len(axes) > 1 or max(point, high + point) > np.iinfo(kind).max:
             self.fail("has scales on several axes, or a zero point outside of its steps")
-        flat = scale.reshape(-1 if axes else ())
+        flat, axis = scale.reshape(-1 if axes else ()), {"axis": axes[0]} if axes else {}
         zero = np.full(flat.shape, point, kind)
-        names = [self._name("scale"), self._name("zero_point")]
-        source = self.constants.get(self.node.input[0])
-        if source is not None:
-            steps = np.rint(array_of(source) / scale).clip(low, high) + point
-            first = [self._tensor("codes", steps.astype(kind))]
-        else:
-            first = self._quantized(flat, kind, point, (low, high), names, axes)
-        tensors = [self._tensor("scale", flat), self._tensor("zero_point", zero)]
-        axis: dict[str, Any] = {"axis": axes[0]} if axes else {}
-        inputs = [self._name("codes"), *names]
-        name = f"{self.node.name}/dequantize"
-        last = helper.make_node("DequantizeLinear", inputs, [self.node.output[0]], name, **axis)
-        return [*first, *tensors, last]
+        parameters = [self._new("scale", flat), self._new("zero_point", zero)]
+        weight = self.constants.get(self.node.input[0])
+        if weight is not None:
+            steps = np.rint(array_of(weight) / scale).clip(low, high) + point
+            inputs = [self._new("codes", steps.astype(kind)), *parameters]
+            return [self._node("DequantizeLinear", inputs, self.node.output[0], axis)]
+        source, before = self.node.input[0], list[NodeProto]()
+        if high - low < np.iinfo(np.uint8).max:
+            if axes:
+                self.fail("has fewer steps than a byte, in several scales of an activation")
+            limits = [self._new(f"limit{step}", np.asarray(flat * step)) for step in (low, high)]
+            before = [self._node("Clip", [source, *limits], self._name("limited"), {})]
+            source = self._name("limited")
+        codes = self._name("codes")
+        last = self._node("DequantizeLinear", [codes, *parameters], self.node.output[0], axis)
+        return [*before, self._node("QuantizeLinear", [source, *parameters], codes, axis), last]
 
     def _constant(self, place: int, what: str) -> Array:
         tensor = self.constants.get(self.node.input[place])
@@ -113,33 +116,12 @@ class _Quant:
             return is_narrow - count // 2 - zero, count // 2 - 1 - zero
         return -zero, count - 1 - is_narrow - zero
 
-    def _quantized(
-        self,
-        scale: Array,
-        kind: Any,
-        point: int,
-        steps: tuple[int, int],
-        names: list[str],
-        axes: Any,
-    ) -> list[NodeProto | TensorProto]:
-        """Return what makes the codes of an activation."""
-        ends, source = np.iinfo(kind), self.node.input[0]
-        parts = list[NodeProto | TensorProto]()
-        if (steps[0] + point, steps[1] + point) != (ends.min, ends.max):
-            if axes:
-                self.fail("has fewer steps than a byte, in several scales of an activation")
-            limits = [self._tensor(f"limit{step}", np.asarray(scale * step)) for step in steps]
-            inputs = [source, *(limit.name for limit in limits)]
-            source = self._name("limited")
-            clip = helper.make_node("Clip", inputs, [source], f"{self.node.name}/limit")
-            parts += [*limits, clip]
-        inputs, axis = [source, *names], {"axis": axes[0]} if axes else {}
-        name = f"{self.node.name}/quantize"
-        node = helper.make_node("QuantizeLinear", inputs, [self._name("codes")], name, **axis)
-        return [*parts, node]
+    def _node(self, op: str, inputs: list[str], output: str, axis: dict[str, Any]) -> NodeProto:
+        return helper.make_node(op, inputs, [output], f"{self.node.name}/{op}", **axis)
 
     def _name(self, what: str) -> str:
         return f"{self.node.output[0]}/{what}"
 
-    def _tensor(self, what: str, values: Array) -> TensorProto:
-        return numpy_helper.from_array(values, self._name(what))
+    def _new(self, what: str, values: Array) -> str:
+        self.tensors.append(numpy_helper.from_array(values, self._name(what)))
+        return self._name(what)

@@ -152,19 +152,13 @@ class _Attempt:
 
 @dataclass(frozen=True)
 class _Progress:
-    """What was tried so far, and the best state with its verdict."""
+    """What was tried so far, and the best state with its verdict, None before the first one."""
 
-    state: State | None = None
+    best: State
     verdict: Verdict | None = None
     tries: tuple[Try, ...] = ()
     untried: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
-
-    @property
-    def best(self) -> State:
-        if self.state is None:
-            raise RuntimeError("nothing has been tried yet")
-        return self.state
 
     def keeps(self, verdict: Verdict, finer: bool) -> bool:
         """Tell whether a state with this verdict takes the place of the best one."""
@@ -262,10 +256,10 @@ def _context(prepared: Model, fit: Dataset, options: ImproveOptions, reporter: R
 
 def _try_all(context: Context, judge: Judge, selection: Dataset) -> _Progress:
     """Try the best ranges, whatever time there is, and then every optimization in its order."""
-    started, table = now(), _first_ranges(context, selection)
-    name = f"{RANGES}{table.method}" if context.plan.ranged else NEAREST
-    first = _Attempt(name, "", [State(table)], started)
-    progress = _judged(_Progress(), context, judge, first)
+    started, state = now(), State(_first_ranges(context, selection))
+    name = f"{RANGES}{state.calibration.method}" if context.plan.ranged else NEAREST
+    first = _Attempt(name, "", [state], started)
+    progress = _judged(_Progress(state), context, judge, first)
     for each in filter(context.options.takes, OPTIMIZATIONS):
         progress = _tried(progress, context, judge, each)
     return progress
@@ -325,7 +319,7 @@ def _judged(progress: _Progress, context: Context, judge: Judge, attempt: _Attem
     tried = Try(attempt.name, attempt.what, verdict.loss, verdict.value, kept, seconds)
     return replace(
         progress,
-        state=state if kept else progress.state,
+        best=state if kept else progress.best,
         verdict=verdict if kept else progress.verdict,
         tries=(*progress.tries, tried),
         failures=(*progress.failures, *failures),

@@ -21,14 +21,11 @@ from trtcal.ptq.changes import Changes
 from trtcal.ptq.channel_splitting import split_channels
 from trtcal.ptq.equalization import equalize, smooth
 from trtcal.ptq.reconstruction import LayerwiseReconstruction
-from trtcal.ptq.scale_search import search_scales
 from trtcal.ptq.zero_centering import zero_center
 from trtcal.quantization import Plan, find_layers, tensors_to_observe
 from trtcal.ranges import Calibration
 
 BATCH = 32
-SEARCH_TIME = 1 / 3  # of the time left, at most: later optimizations mostly gain more
-SEARCH_SAMPLES = 64
 RANGES, NEAREST = "ranges: ", "nearest weights"  # what is tried first, without optimizations
 METHODS = ("auto", "percentile")  # of ranges of changed tensors: equalized channels have no tails
 
@@ -51,7 +48,7 @@ class ImproveOptions:
     def takes(self, optimization: Optimization) -> bool:
         """Tell whether an optimization is to be tried."""
         name = optimization.name
-        fits = self.plan.is_int8 or not optimization.int8_only
+        fits = self.plan.is_int8 or not optimization.finer
         within = fits and (optimization.fast or self.effort == "best")
         return within and name not in self.leave_out and (self.only is None or name in self.only)
 
@@ -135,9 +132,9 @@ Apply = Callable[[Context, State], Sequence[State]]
 class Optimization:
     """One row of the table; `source` is where it is described.
 
-    With `fast` it is tried by `--improve fast` too, `int8_only` only where INT8 is the one narrow
-    precision that is asked for. One that makes steps `finer` without other gains is
-    kept unless it clearly loses more: what it gains shows when biases are corrected.
+    With `fast` it is tried by `--improve fast` too. One that makes the steps of INT8 `finer` is tried
+    only where INT8 is the one narrow precision that is asked for. It is kept unless it clearly loses
+    more: what it gains shows when biases are corrected.
     """
 
     name: str
@@ -147,7 +144,6 @@ class Optimization:
     apply: Apply
     fast: bool = False
     finer: bool = False
-    int8_only: bool = False
 
 
 def _changing(find: Callable[[Model, Dataset, int], Changes | None]) -> Apply:
@@ -227,22 +223,6 @@ def _reconstructed(context: Context, state: State, rounding: bool = False) -> St
         return replace(state, overrides=work.run(rounding, advance))
 
 
-def _search_scales(context: Context, state: State) -> Sequence[State]:
-    """Search without biases that were corrected for other ranges, and correct biases after it."""
-    before = state.float_only
-    started = now()
-    until = started + SEARCH_TIME * (context.until - started)
-    with context.reporter("searching scales", len(state.calibration.ranges)) as advance:
-        data = context.fit, min(context.in_memory, SEARCH_SAMPLES), context.options.objective
-        ranges = search_scales(
-            context.model(before), state.calibration, *data, lambda: now() < until, advance
-        )
-    if ranges is None:
-        return ()
-    narrowed = replace(before, calibration=ranges)
-    return [_reconstructed(context, narrowed) if state.overrides.biases else narrowed]
-
-
 OPTIMIZATIONS = (
     Optimization(
         "cross-layer equalization",
@@ -269,7 +249,6 @@ OPTIMIZATIONS = (
         _split,
         fast=True,
         finer=True,
-        int8_only=True,
     ),
     Optimization(
         "zero-centering",
@@ -279,7 +258,6 @@ OPTIMIZATIONS = (
         _zero_center,
         fast=True,
         finer=True,
-        int8_only=True,
     ),
     Optimization(
         "bias correction",
@@ -288,14 +266,6 @@ OPTIMIZATIONS = (
         "Nagel et al. 2019, appendix D",
         _correct_biases,
         fast=True,
-    ),
-    Optimization(
-        "scale search",
-        "makes a range narrower or wider if that reduces the error of the outputs",
-        "time; heavy tails or attention",
-        "coordinate descent on the output error",
-        _search_scales,
-        int8_only=True,
     ),
     Optimization(
         "adaptive rounding",

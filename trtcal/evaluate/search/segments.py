@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
-from types import MappingProxyType
 
-import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Session, give_back, open_session, run_session
@@ -190,22 +187,11 @@ BATCH = 8
 STEP_SAMPLES = 16  # samples
 ROOM = 1 << 26  # bytes of samples and of what segments make of them that are kept in memory
 TOLERANCE = 0.1  # relative standard error of a layer's mean error power, or of its equal share
-NONE: Mapping[int, Session] = MappingProxyType({})
-
-
-Scales = Collection[str]
-"""Names of the scales that hang on one range."""
 
 
 def quantizers(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
     """Return the nodes that quantize a tensor."""
     return [node for node in proto.graph.node if node.op_type == "QuantizeLinear"]
-
-
-def scale_of(amax: float, like: onnx.TensorProto) -> onnx.TensorProto:
-    """Return a range's scale, of the name and type of another one."""
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(like.data_type)
-    return numpy_helper.from_array(np.array(amax / 127, dtype), like.name)
 
 
 class Rerun(AbstractContextManager["Rerun"]):
@@ -230,11 +216,9 @@ class Rerun(AbstractContextManager["Rerun"]):
         plan = Plan(precision)
         quantized = quantize(model, calibration, plan)
         self.pair = PairedGraph(in_opset_of(model, plan), quantized.proto)
-        self.placement = find_layers(model)
-        layers = self.placement.layers
         self.ops = {
             layer.name: layer.op
-            for layer in layers
+            for layer in find_layers(model).layers
             if layer.name in self.pair.quantizable
             and (layer.op not in MULTIPLIES or quantized.asked.get(layer.name) == precision)
         }
@@ -275,39 +259,17 @@ class Rerun(AbstractContextManager["Rerun"]):
             for kind in self.chosen:
                 self.recording.each(partial(self._advance, kind))
 
-    def ranges(self) -> Iterator[tuple[str, Scales]]:
-        """Yield the tensor of each range with its scales, both runs kept up to where they begin."""
-        scales: dict[str, set[str]] = {}
-        for node in quantizers(self.pair.quantized):
-            scales.setdefault(self.placement.range_of(node.input[0]), set()).add(node.input[1])
-        for _, segment in self.segments():
-            for node in quantizers(self.pair.part(segment, self.pair.quantizable)):
-                source = self.placement.range_of(node.input[0])
-                if source in scales:
-                    yield source, scales.pop(source)
-
-    def with_range(self, scales: Scales, amax: float) -> dict[int, onnx.ModelProto]:
-        """Return the segments of the all-INT8 run that have these scales, with a range in place."""
-        instead = dict[int, onnx.ModelProto]()
-        for place in range(self.place, len(self.parts)):
-            part = self.pair.part(self.parts[place], self.pair.quantizable)
-            if mine := [tensor for tensor in part.graph.initializer if tensor.name in scales]:
-                for tensor in mine:
-                    tensor.CopyFrom(scale_of(amax, tensor))
-                instead[place] = part
-        return instead
-
     def loss(self, kind: str, place: int, int8: Collection[str]) -> Loss:
-        """Return the loss with these nodes of a segment quantized, and all others as in `kind`."""
-        return self.loss_with(kind, {place: self.pair.part(self.parts[place], int8)})
-
-    def loss_with(self, kind: str, instead: Mapping[int, onnx.ModelProto]) -> Loss:
-        """Return the loss with other models in place of segments, from the current one on.
+        """Return the loss with these nodes of a segment quantized, and all others as in `kind`.
 
         Every `STEP_SAMPLES` samples it stops if what differs from `kind` is known to the tolerance.
         """
-        sessions = {place: self._open(part) for place, part in instead.items()}
-        run = partial(self._resumed, kind, min(instead), sessions)
+        session = self._open(self.pair.part(self.parts[place], int8))
+
+        def run(number: int) -> Feeds:
+            values = self.pair.step(session, self.parts[place], self._kept(kind, number))
+            return self._through(kind, place + 1, values)
+
         parts: list[Rows] = []
         step, numbers = -(-STEP_SAMPLES // self.batch), range(len(self.recording))
         for start in numbers[::step]:
@@ -315,13 +277,6 @@ class Rerun(AbstractContextManager["Rerun"]):
             if self._is_known(kind, joined(parts)["error"]):
                 break
         return total(joined(parts))
-
-    def adopt(self, instead: Mapping[int, onnx.ModelProto]) -> None:
-        """Make these segments, from the current one on, part of the all-INT8 run."""
-        for place, part in instead.items():
-            self.sessions["int8", place] = self._open(part)
-        run = partial(self._resumed, "int8", min(instead), NONE)
-        self.rows = joined(self.recording.compare(run, self.figures))
 
     def _is_known(self, kind: str, error: Values) -> bool:
         """Tell whether the mean is known as well as is asked, or as a layer's equal share would be."""
@@ -339,15 +294,9 @@ class Rerun(AbstractContextManager["Rerun"]):
         spill = self.recording.spill
         return spill.get(kind, number) if self.place else self.recording.feeds(number)
 
-    def _resumed(self, kind: str, start: int, instead: Mapping[int, Session], number: int) -> Feeds:
-        return self._through(kind, start, self._kept(kind, number), instead)
-
-    def _through(
-        self, kind: str, start: int, values: Feeds, instead: Mapping[int, Session] = NONE
-    ) -> Feeds:
+    def _through(self, kind: str, start: int, values: Feeds) -> Feeds:
         for place in range(start, len(self.parts)):
-            session = instead.get(place, self.sessions[kind, place])
-            values = self.pair.step(session, self.parts[place], values)
+            values = self.pair.step(self.sessions[kind, place], self.parts[place], values)
         return values
 
     @staticmethod

@@ -43,12 +43,6 @@ class Pair:
     high: float
 
     @property
-    def is_signed(self) -> bool:
-        """Tell whether its codes are int8 with zero point 0 and without limits already."""
-        is_int8 = self.quantizer.outputs[0].dtype == np.int8
-        return is_int8 and (self.low, self.high) == (LOW, HIGH)
-
-    @property
     def is_exact(self) -> bool:
         """Tell whether int8 holds all steps."""
         return self.low >= LOW and self.high <= HIGH
@@ -85,16 +79,10 @@ class Pair:
             reader.inputs = [node.outputs[0], *parameters]
 
 
-def _pairs(graph: gs.Graph) -> Iterator[Pair]:
-    """Yield the pairs of bytes that are not int8 with zero point 0 alone."""
-    kept = KeptTensors(graph)
-    for node in graph.nodes:
-        pair = _pair(node, kept) if is_op(node, "QuantizeLinear") else None
-        if pair is not None and not pair.is_signed:
-            yield pair
-
-
 def _pair(node: gs.Node, kept: KeptTensors) -> Pair | None:
+    """Return the pair of bytes that a Q begins, None for others and for int8 with zero point 0."""
+    if not is_op(node, "QuantizeLinear"):
+        return None
     values, codes = _parameters(node), node.outputs[0]
     if values is None or not kept.is_free(codes):
         return None
@@ -108,7 +96,10 @@ def _pair(node: gs.Node, kept: KeptTensors) -> Pair | None:
     readers = tuple(codes.outputs)
     same = [is_op(r, "DequantizeLinear") and _parameters(r) == values for r in readers]
     scale, zero = float(values[0]), float(values[1])
-    return Pair(node, readers, scale, low - zero, high - zero) if readers and all(same) else None
+    is_plain = values[1].dtype == np.int8 and (low - zero, high - zero) == (LOW, HIGH)
+    if is_plain or not readers or not all(same):
+        return None
+    return Pair(node, readers, scale, low - zero, high - zero)
 
 
 def _parameters(node: gs.Node) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
@@ -131,9 +122,10 @@ def _stored(graph: gs.Graph, symmetric: bool) -> Iterator[tuple[gs.Node, Any, An
         if node.attrs.get("block_size") or is_plain or not codes.size:
             continue
         steps = codes.astype(np.int32) - spread(zero.astype(np.int32), node, codes.shape)
-        if not symmetric and (steps.min() < LOW or steps.max() > HIGH):
+        is_exact = steps.min() >= LOW and steps.max() <= HIGH
+        if not (is_exact or symmetric):
             continue
-        if steps.min() < LOW or steps.max() > HIGH:
+        if not is_exact:
             axis = node.attrs.get("axis", 1) % codes.ndim
             others = tuple(place for place in range(codes.ndim) if place != axis or not scale.ndim)
             factor = np.maximum(np.abs(steps).max(others) / HIGH, 1).astype(np.float32)
@@ -162,7 +154,9 @@ def _write(graph: gs.Graph, symmetric: bool = False) -> int:
     for tensor, values in biases:
         tensor.to_constant(values)
         tensor.inputs.clear()
-    pairs = [pair for pair in _pairs(graph) if symmetric or pair.is_exact]
+    kept = KeptTensors(graph)
+    every = [pair for node in graph.nodes if (pair := _pair(node, kept))]
+    pairs = [pair for pair in every if symmetric or pair.is_exact]
     for pair in pairs:
         pair.rewrite(writer)
     clean(graph)

@@ -6,7 +6,6 @@ Names in a model are data: an identifier has letters, digits and `_` of ASCII al
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -65,7 +64,9 @@ class Layout:
                 self._quantize(node)
             elif node.op_type == DEQUANTIZE:
                 self._dequantize(node)
-        self.constants = dict(self._constants())
+        read = dict.fromkeys(name for node in self.nodes for name in node.input)
+        constants = (name for name in read if name in self.initializers)
+        self.constants = {self._identifier("c", name): name for name in constants}
 
     def array(self, name: str) -> Array:
         """Return the values of an initializer."""
@@ -74,17 +75,11 @@ class Layout:
     @cached_property
     def trained(self) -> dict[str, str]:
         """The identifiers of constants that are trained in float, and their initializers."""
-        names = {
-            name
-            for node in self.nodes
-            for place, name in enumerate(node.input)
-            if name in self.initializers and is_trained(node, place)
-        }
-        return {
-            key: name
-            for key, name in self.constants.items()
-            if name in names and self.array(name).dtype == np.float32 and self.array(name).size > 1
-        }
+        pairs = ((node, pair) for node in self.nodes for pair in enumerate(node.input))
+        read = {name for node, (place, name) in pairs if is_trained(node, place)}
+        arrays = {key: self.array(name) for key, name in self.constants.items() if name in read}
+        floats = (key for key, array in arrays.items() if array.dtype == np.float32)
+        return {key: self.constants[key] for key in floats if arrays[key].size > 1}
 
     @property
     def nodes(self) -> list[onnx.NodeProto]:
@@ -98,21 +93,20 @@ class Layout:
     def _quantize(self, node: onnx.NodeProto) -> None:
         source, scale = node.input[:2]
         self._check(node)
-        known = self.sources.get(self._origin(source), "")
-        if known in self.activations and self._is_tied(self.activations[known].scale, scale):
-            self.activations[known].tied.append(scale)
-            self.sources[node.output[0]] = known
-            return
-        key = self._identifier("q", source)
-        self.activations[key] = Quantizer(scale)
+        key = self.sources.get(self._origin(source), "")
+        if key in self.activations and self._is_tied(self.activations[key].scale, scale):
+            self.activations[key].tied.append(scale)
+        else:
+            key = self._identifier("q", source)
+            self.activations[key] = Quantizer(scale)
         self.sources[node.output[0]] = key
 
     def _origin(self, name: str) -> str:
         """Return the quantized tensor whose values a tensor has in other places, else itself."""
-        while name not in self.sources and name in self.makers and self.makers[name].input:
-            if self.makers[name].op_type not in MOVES_Q:
+        while name not in self.sources and (maker := self.makers.get(name)):
+            if maker.op_type not in MOVES_Q:
                 break
-            name = self.makers[name].input[0]
+            name = maker.input[0]
         return name
 
     def _is_tied(self, first: str, second: str) -> bool:
@@ -142,12 +136,6 @@ class Layout:
             raise InputError(
                 f"{node.op_type} {node.name!r} is not symmetric INT8 with a constant scale", HINT
             )
-
-    def _constants(self) -> Iterator[tuple[str, str]]:
-        read = (name for node in self.nodes for name in node.input)
-        for name in dict.fromkeys(read):
-            if name in self.initializers:
-                yield self._identifier("c", name), name
 
 
 def is_trained(node: onnx.NodeProto, place: int) -> bool:

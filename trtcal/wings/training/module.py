@@ -12,7 +12,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -50,29 +49,23 @@ class Network(QuantizedNetwork):
 '''
 
 
-@dataclass(frozen=True)
-class Operator:
-    """A function of `operators.py`: its attributes, with the values that it takes, or all."""
-
-    function: str
-    attributes: Mapping[str, tuple[Any, ...] | None]
+Attributes = Mapping[str, tuple[Any, ...] | None]
+"""The attributes of an operator, with the values that its function takes, None for all."""
 
 
-def _source(name: str) -> ast.Module:
-    return ast.parse(Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8"))
+def _source(name: str) -> str:
+    return Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
 
 
 @cache
-def operators() -> dict[str, Operator]:
+def operators() -> dict[str, Attributes]:
     """Return the functions that compute operators, read from their source: torch is not needed."""
-    known = {}
-    for item in _source("operators").body:
+    known = dict[str, Attributes]()
+    for item in ast.parse(_source("operators")).body:
         if isinstance(item, ast.FunctionDef):
-            arguments = [*item.args.args, *item.args.kwonlyargs]
-            choices = {argument.arg: _choices(argument) for argument in arguments}
-            known[item.name] = Operator(item.name, choices)
+            known[item.name] = {each.arg: _choices(each) for each in item.args.kwonlyargs}
         elif isinstance(item, ast.Assign) and isinstance(item.targets[0], ast.Name):
-            known[item.targets[0].id] = Operator(item.targets[0].id, {})
+            known[item.targets[0].id] = {}
     return known
 
 
@@ -127,9 +120,7 @@ def _plain(name: str) -> str:
 
 def _copied(name: str) -> Iterator[str]:
     """Yield the code of a module without its docstring; `__future__` comes first in the file alone."""
-    tree = _source(name)
-    text = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
-    start = tree.body[0].end_lineno or 0
+    start = ast.parse(text := _source(name)).body[0].end_lineno or 0
     lines = [re.sub(r"  # (noqa|fmt).*", "", line) for line in text.splitlines()[start:]]
     if name != "quantizers":
         lines = [line for line in lines if not line.startswith("from __future__")]
@@ -166,24 +157,21 @@ class _Code:
 
     def layers(self) -> dict[str, Any]:
         """Return for each quantized node the parts that `attach` puts around a layer."""
-        rows = {}
-        for node in self.layout.nodes:
-            sources = [self.layout.sources.get(name) for name in node.input]
-            if any(sources):
-                rows[node.name] = self._row(node, sources)
-        return rows
+        nodes, sources = self.layout.nodes, self.layout.sources
+        return {n.name: self._row(n) for n in nodes if any(name in sources for name in n.input)}
 
-    def _row(self, node: onnx.NodeProto, sources: list[str | None]) -> dict[str, Any]:
-        weights = [key for key in sources if key in self.layout.weights]
-        inputs = [key for key in sources if key in self.layout.activations]
+    def _row(self, node: onnx.NodeProto) -> dict[str, Any]:
+        sources = [self.layout.sources.get(name) for name in node.input]
+        weights = (key for key in sources if key in self.layout.weights)
+        inputs = (key for key in sources if key in self.layout.activations)
         constants = {name: key for key, name in self.layout.trained.items()}
         adds = (other for other in self.layout.nodes if node.output[0] in other.input)
         is_matrix = node.op_type in ("MatMul", "Gemm")
         behind = next(adds, node) if node.op_type == "MatMul" else node
         biases = [constants[name] for name in behind.input if name in constants]
         return {
-            "weight": next(iter(weights), None),
-            "input": next(iter(inputs), None),
+            "weight": next(weights, None),
+            "input": next(inputs, None),
             "bias": biases[0] if biases and behind.op_type in ("Add", node.op_type) else None,
             "transposed": is_matrix and not attribute_of(node, "transB", 0),
         }
@@ -195,31 +183,27 @@ class _Code:
         inputs = ", ".join(f"{name}: Tensor" for name in self.known.values())
         yield f"def forward(self, {inputs}) -> Any:"
         for node in graph.node:
-            if node.op_type == DEQUANTIZE:
-                self.known[node.output[0]] = self._dequantized(node)
+            if node.op_type == DEQUANTIZE:  # a weight, or what its Q made already
+                weight = f"self.{self.layout.sources[node.output[0]]}()"
+                self.known[node.output[0]] = self.known.get(node.input[0], weight)
             else:
                 line = self._rounded(node) if node.op_type == QUANTIZE else self._call(node)
                 yield f"    {line}  # {node.name!a}"
         yield f"    return {', '.join(self._value(value.name) for value in graph.output)}"
-
-    def _dequantized(self, node: onnx.NodeProto) -> str:
-        """Return what a DQ makes: a weight, or what its Q made already."""
-        weight = f"self.{self.layout.sources[node.output[0]]}()"
-        return self.known.get(node.input[0], weight)
 
     def _rounded(self, node: onnx.NodeProto) -> str:
         source, key = self._value(node.input[0]), self.layout.sources[node.output[0]]
         return f"{self._new(node.output[0])} = self.{key}({source})"
 
     def _call(self, node: onnx.NodeProto) -> str:
-        operator = operators()[function_name(node.op_type)]
+        function = function_name(node.op_type)
         words = [self._value(name) for name in node.input]
         attributes = {item.name: _python(item) for item in node.attribute}
-        if "num_outputs" in operator.attributes:
+        if "num_outputs" in operators()[function]:
             attributes["num_outputs"] = len(node.output)
         words += [f"{name}={value!a}" for name, value in attributes.items()]
         results = [self._new(name) for name in node.output]
-        return f"{', '.join(results)} = {operator.function}({', '.join(words)})"
+        return f"{', '.join(results)} = {function}({', '.join(words)})"
 
     def _new(self, name: str) -> str:
         self.known[name] = f"x{next(self.numbers)}"
@@ -262,16 +246,16 @@ def _check_operators(layout: Layout) -> None:
 
 def _refusal(node: onnx.NodeProto) -> str | None:
     """Return what of a node is not known, None if all of it is."""
-    operator = operators().get(function_name(node.op_type))
-    if operator is None or node.domain not in STANDARD:
+    known = operators().get(function_name(node.op_type))
+    if known is None or node.domain not in STANDARD:
         return node.op_type
     for attribute in node.attribute:
         value = _python(attribute)
         parts = value if isinstance(value, list) else [value]
         is_plain = isinstance(value, str) or all(map(_is_finite, parts))
-        if attribute.name not in operator.attributes or not is_plain:
+        if attribute.name not in known or not is_plain:
             return f"{node.op_type} with {attribute.name}"
-        choices = operator.attributes[attribute.name]
+        choices = known[attribute.name]
         if choices is not None and value not in choices:
             return f"{node.op_type} with {attribute.name}={value}"
     return None

@@ -63,10 +63,8 @@ def conv(
     strides: Ints = (),
 ) -> Tensor:  # fmt: skip
     ones, none = [1] * (weight.dim() - 2), [0] * (weight.dim() - 2)
-    x = padded(x, pads)
-    return torch.convolution(
-        x, weight, bias, strides or ones, none, dilations or ones, False, none, group
-    )
+    sizes = strides or ones, none, dilations or ones
+    return torch.convolution(padded(x, pads), weight, bias, *sizes, False, none, group)
 
 
 def conv_transpose(
@@ -75,10 +73,8 @@ def conv_transpose(
     output_padding: Ints = (), strides: Ints = (),
 ) -> Tensor:  # fmt: skip
     ones, none = [1] * (weight.dim() - 2), [0] * (weight.dim() - 2)
-    more = output_padding or none
-    y = torch.convolution(
-        x, weight, bias, strides or ones, none, dilations or ones, True, more, group
-    )
+    sizes = strides or ones, none, dilations or ones
+    y = torch.convolution(x, weight, bias, *sizes, True, output_padding or none, group)
     return padded(y, [-size for size in pads])
 
 
@@ -140,9 +136,8 @@ def max_pool(
 ) -> Tensor:  # fmt: skip
     ones = [1] * len(kernel_shape)
     pool: Any = getattr(functional, f"max_pool{len(ones)}d")
-    x = padded(x, pads, -math.inf)
-    result: Tensor = pool(x, kernel_shape, strides or ones, 0, dilations or ones, bool(ceil_mode))
-    return result
+    sizes = kernel_shape, strides or ones, 0, dilations or ones, bool(ceil_mode)
+    return pool(padded(x, pads, -math.inf), *sizes)  # type: ignore[no-any-return]
 
 
 def average_pool(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,38 +32,34 @@ def import_trained(quantized: Path, trained: Path) -> onnx.ModelProto:
     arrays = read_npz(trained)
     if str(arrays.get("model")) != checked_digest(quantized):
         raise InputError(f"{trained} was not trained from the export of {quantized}", HINT)
-    layout, reader = Layout(proto), _Reader(trained, arrays)
+    layout, read = Layout(proto), partial(_read, trained, arrays)
     for key, part in (*layout.activations.items(), *layout.weights.items()):
         before = layout.array(part.scale)
-        scale = reader.read(f"{key}.scale", before, LEAST_SCALE)
+        scale = read(f"{key}.scale", before, LEAST_SCALE)
         for name in part.tied:
             above = None if layout.array(name) == before else step_above(scale)
             _set(layout, name, scale if above is None else above)
         _set(layout, part.scale, scale)
         if part.values:
-            values = reader.read(f"{key}.values", layout.array(part.values))
+            values = read(f"{key}.values", layout.array(part.values))
             _set(layout, part.values, _rounded(values, scale, part))
     for key, name in layout.trained.items():
-        _set(layout, name, reader.read(key, layout.array(name)))
+        _set(layout, name, read(key, layout.array(name)))
     _record(proto, digest_file(trained))
     return proto
 
 
-class _Reader:
-    """Reads arrays of a file by name, each of a known shape."""
-
-    def __init__(self, path: Path, arrays: dict[str, Array]) -> None:
-        self.path, self.arrays = path, arrays
-
-    def read(self, name: str, like: Array, least: float = -np.inf) -> Array:
-        """Return an array of float32, of the shape of another one and with values from `least` on."""
-        array = self.arrays.get(name)
-        is_like = array is not None and array.shape == like.shape and array.dtype == np.float32
-        if array is None or not is_like or not (np.isfinite(array) & (array >= least)).all():
-            bound = "finite" if least < 0 else "positive"
-            what = f"no {bound} float32 array {name} of shape {list(like.shape)}"
-            raise InputError(f"{self.path} has {what}", HINT)
-        return array
+def _read(
+    path: Path, arrays: dict[str, Array], name: str, like: Array, least: float = -np.inf
+) -> Array:
+    """Return an array of float32, of the shape of another one and with values from `least` on."""
+    array = arrays.get(name, np.empty(0))
+    is_like = array.shape == like.shape and array.dtype == np.float32
+    if not is_like or not (np.isfinite(array) & (array >= least)).all():
+        bound = "finite" if least < 0 else "positive"
+        what = f"no {bound} float32 array {name} of shape {list(like.shape)}"
+        raise InputError(f"{path} has {what}", HINT)
+    return array
 
 
 def _rounded(values: Array, scale: Array, part: Quantizer) -> Array:
