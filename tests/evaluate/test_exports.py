@@ -15,6 +15,7 @@ LIMITS = {
     "boxes": ("agreement >= -1.0",),
     "pixels": ("agreement >= -1.0",),
     "tokens": ("agreement >= -1.0",),
+    "language": ("agreement >= -1.0",),
     "vectors": ("cosine >= 0.99",),
     "signal": ("sqnr_db >= 30",),
     "image": ("psnr_db >= 40",),

@@ -186,7 +186,7 @@ def quantize_all(
     requests = [(f"int8-{method}", calibrations[method], Plan()) for method in settings.methods]
     for name, plan in inputs.config.plans.items():
         requests.append((name, calibrations[plan.method or settings.method], inputs.plans[name]))
-    ranges = calibrations[settings.method]
+    ranges = calibrations.get(settings.method, calibrations[settings.methods[0]])
     if inputs.config.finds_mixed and (mixed := find_mixed(inputs, ranges, journal)):
         requests.append((MIXED, ranges, mixed))
     if inputs.config.build.compares_fp16:
