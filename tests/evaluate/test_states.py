@@ -40,21 +40,26 @@ def states_of(dataset):
     return np.concatenate([feeds["state"] for feeds in dataset.batches(1)])
 
 
+def carried(model, data, settings):
+    """Open data and carry the states that the settings name."""
+    return carry(model, open_dataset(data, model, settings=settings), settings)
+
+
 def test_states_are_carried_through_a_sequence(model):
-    dataset = carry(model, open_dataset(X, model, settings=DataConfig(states=STATES)), STATES)
+    dataset = carried(model, X, DataConfig(states=STATES))
     np.testing.assert_allclose(states_of(dataset), by_hand(model, X)[0], rtol=1e-5, atol=1e-6)
 
 
 def test_each_feed_is_a_sequence_which_begins_with_its_constant(model):
     settings = DataConfig(states=STATES, constants={"state": [[0.5] * 6]})
-    dataset = carry(model, open_dataset([X[:5], X[5:]], model, settings=settings), STATES)
+    dataset = carried(model, [X[:5], X[5:]], settings)
     first = np.full(6, 0.5, np.float32)
     wanted = np.concatenate([by_hand(model, part, first)[0] for part in (X[:5], X[5:])])
     np.testing.assert_allclose(states_of(dataset), wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_a_sample_has_its_own_state_whatever_else_is_read(model):
-    dataset = carry(model, open_dataset(X, model, settings=DataConfig(states=STATES)), STATES)
+    dataset = carried(model, X, DataConfig(states=STATES))
     whole = states_of(dataset)
     for some in held_back(dataset, 4):
         numbers = np.concatenate([np.arange(*span) for span in some.spans])
@@ -66,8 +71,7 @@ def test_a_variant_is_fed_the_states_that_it_made_itself(model, tmp_path):
     other.CopyFrom(model.proto)
     changed = next(one for one in other.graph.initializer if one.name == "r")
     changed.CopyFrom(onnx.numpy_helper.from_array(weight(6, 6, seed=9), "r"))
-    opened = open_dataset([X[:7], X[7:]], model, settings=DataConfig(states=STATES))
-    dataset = carry(model, opened, STATES)
+    dataset = carried(model, [X[:7], X[7:]], DataConfig(states=STATES))
     runs = [runner(open_session(one), ["y", "next"]) for one in (model.proto, other)]
     batches = list(replay(runs[0], runs[1:], dataset.batches(1)))
     parts = [by_hand(load_model(other), part)[1] for part in (X[:7], X[7:])]
@@ -88,4 +92,4 @@ def test_a_variant_is_fed_the_states_that_it_made_itself(model, tmp_path):
 )
 def test_states_that_are_not_there_or_do_not_fit_are_refused(model, states, names):
     with fails(InputError, *names):
-        carry(model, open_dataset(X, model, settings=DataConfig(states=states)), states)
+        carried(model, X, DataConfig(states=states))
