@@ -11,13 +11,13 @@ from tests.fixtures.networks import samples
 from tests.fixtures.slow import SLOW
 from tests.ptq.nets import separable_net
 from trtcal.data import held_back, open_dataset
-from trtcal.evaluate.judging import METHODS, Judge
-from trtcal.evaluate.range_choice import FURTHER
+from trtcal.evaluate.judging import Judge
+from trtcal.evaluate.range_choice import BETWEEN, SINGLE
 from trtcal.model import load_model
 from trtcal.quantization import prepare, quantize
 from trtcal.ranges import Calibration
 
-KNOWN = {*METHODS, *FURTHER} - {"auto"}
+KNOWN = {*SINGLE, *BETWEEN}
 ARGUMENTS = ("calibrate", "net.onnx", "--data", "data.npz", "--method")
 
 
