@@ -220,16 +220,13 @@ class Auto:
 
     def __call__(self, histogram: Histogram) -> Range:
         """Return the chosen range, its reason in the note."""
-        return self.choose({name: make()(histogram) for name, make in METHODS.items()}, histogram)
+        ranges = {name: make()(histogram) for name, make in METHODS.items()}
+        return self.choose(ranges, gains(ranges, histogram))
 
-    def choose(self, ranges: Mapping[str, Range], histogram: Histogram) -> Range:
-        """Return one of the ranges by method, its reason in the note."""
-        if histogram.amax == 0.0:
+    def choose(self, ranges: Mapping[str, Range], gains: Mapping[str, float]) -> Range:
+        """Return one of the ranges by method and their gains, its reason in the note."""
+        if not gains:
             return ranges["minmax"]
-        errors = squared_errors(histogram, np.array([item.amax for item in ranges.values()]))
-        errors = np.maximum(errors, np.finfo(np.float64).tiny)
-        whole = errors[[*ranges].index("minmax")]
-        gains = dict(zip(ranges, 10.0 * np.log10(whole / errors), strict=True))
         best = max(gains, key=lambda name: gains[name])
         if gains[best] < self.min_gain_db:
             reason = f"minmax: {best} would gain only {gains[best]:.2f} dB"
@@ -238,3 +235,13 @@ class Auto:
             reason = f"{best}: {gains[best]:.2f} dB better than minmax"
         notes = filter(None, [reason, ranges[best].note])
         return replace(ranges[best], note="; ".join(notes))
+
+
+def gains(ranges: Mapping[str, Range], histogram: Histogram) -> dict[str, float]:
+    """Return the signal to noise (dB) that each range gains over minmax; none where all is zero."""
+    if histogram.amax == 0.0:
+        return {}
+    errors = squared_errors(histogram, np.array([item.amax for item in ranges.values()]))
+    errors = np.maximum(errors, np.finfo(np.float64).tiny)
+    whole = errors[[*ranges].index("minmax")]
+    return dict(zip(ranges, 10.0 * np.log10(whole / errors), strict=True))

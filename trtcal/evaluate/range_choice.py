@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 
 from calibrators import EmptyHistogramError, Histogram, Range
-from calibrators.methods import Auto
+from calibrators.methods import Auto, gains
 from calibrators.range import guard
 from trtcal.backends.sessions import open_session
 from trtcal.calibration.observation import Observation, calibrate, create_calibrator, ranged
@@ -27,7 +27,6 @@ from trtcal.data.dataset import batch_for
 from trtcal.errors import BackendError
 from trtcal.evaluate.judging import METHODS, Judge, Verdict
 from trtcal.evaluate.replay import runner
-from trtcal.evaluate.search.segments import quantizers
 from trtcal.model import Model
 from trtcal.quantization import find_layers, quantize
 from trtcal.ranges import Calibration, Parameters
@@ -56,7 +55,8 @@ class ExchangeableRanges:
         self.judge = judge
         proto = judge.showing(quantize(prepared, calibration).proto)
         places = find_layers(prepared)
-        self.sources = {n.input[1]: places.range_of(n.input[0]) for n in quantizers(proto)}
+        nodes = [node for node in proto.graph.node if node.op_type == "QuantizeLinear"]
+        self.sources = {node.input[1]: places.range_of(node.input[0]) for node in nodes}
         self.types = {
             tensor.name: onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
             for tensor in proto.graph.initializer
@@ -166,7 +166,8 @@ def candidates(observation: Observation) -> Mapping[str, Ranges]:
             ranges = {method: maker(histogram) for method, maker in makers.items()}
         except EmptyHistogramError:
             continue
-        by_histogram = {key: Auto(gain).choose(ranges, histogram) for key, gain in GAINS.items()}
+        gained = gains(ranges, histogram)
+        by_histogram = {key: Auto(least).choose(ranges, gained) for key, least in GAINS.items()}
         between = {
             key: guard(math.sqrt(ranges["mse"].amax * ranges[other].amax), histogram)
             for key, other in BETWEEN.items()
