@@ -92,4 +92,3 @@ def test_what_lies_between_two_methods_is_tried(place):
         ends = [tables[method][name].amax for method in ("mse", "minmax")]
         assert between.amax == pytest.approx(np.sqrt(np.prod(ends)))
     assert all(table.keys() == observed.histograms.keys() for table in tables.values())
-
