@@ -142,7 +142,7 @@ def _divergences(counts: Edges, levels: int) -> npt.NDArray[np.float64]:
         ratio = np.divide(bins + more, here + more, out=np.ones(kept.size), where=some)
         divergence += (here + beyond) * np.log(ratio)
         first = end
-    return divergence / mass[-1] + np.log((mass[kept] + smoothing) / mass[-1])
+    return np.asarray(divergence / mass[-1] + np.log((mass[kept] + smoothing) / mass[-1]))
 
 
 def _x_log(x: Edges) -> Edges:
