@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.histogram import Edges, Histogram
-from calibrators.imports import compiled
 from calibrators.range import LEVELS, Range, guard
 
 
@@ -119,7 +118,6 @@ def linear_bins(histogram: Histogram, bins: int) -> Edges:
     return np.diff(up_to_edge)
 
 
-@compiled
 def _divergences(counts: Edges, levels: int) -> npt.NDArray[np.float64]:
     """Return KL(P || Q) for each number of kept bins from `levels` to all, shape (n,).
 
@@ -128,28 +126,27 @@ def _divergences(counts: Edges, levels: int) -> npt.NDArray[np.float64]:
     an infinite divergence would forbid to clip any outlier beyond a gap. Sums up to each bin make
     the work of a number of kept bins that of its levels.
     """
-    mass, occupied = np.zeros(counts.size + 1), np.zeros(counts.size + 1)
-    logs = np.zeros(counts.size + 1)  # the sum of p log p
-    for j in range(counts.size):
-        mass[j + 1], occupied[j + 1] = mass[j] + counts[j], occupied[j] + (counts[j] > 0.0)
-        logs[j + 1] = logs[j] + (counts[j] * np.log(counts[j]) if counts[j] > 0.0 else 0.0)
-    total = mass[-1]
-    result = np.empty(counts.size - levels + 1)
-    for kept in range(levels, counts.size + 1):
-        clipped, last = total - mass[kept], counts[kept - 1]
-        smoothing = 1.0 if clipped > 0.0 and last == 0.0 else 0.0
-        divergence, first = logs[kept - 1], 0
-        if last + clipped > 0.0:
-            divergence += (last + clipped) * np.log(last + clipped)
-        for level in range(levels):
-            end = -(-(level + 1) * kept // levels)  # bins j with floor(j * levels / kept) == level
-            here, bins = mass[end] - mass[first], occupied[end] - occupied[first]
-            beyond, more = (clipped, smoothing) if end == kept else (0.0, 0.0)
-            if here + beyond > 0.0:
-                divergence += (here + beyond) * np.log((bins + more) / (here + more))
-            first = end
-        result[kept - levels] = divergence / total + np.log((mass[kept] + smoothing) / total)
-    return result
+    kept = np.arange(levels, counts.size + 1)
+    mass, occupied, logs = (
+        np.concatenate([[0.0], np.cumsum(each)]) for each in (counts, counts > 0.0, _x_log(counts))
+    )
+    clipped, last = mass[-1] - mass[kept], counts[kept - 1]
+    smoothing = ((clipped > 0.0) & (last == 0.0)).astype(np.float64)
+    divergence = logs[kept - 1] + _x_log(last + clipped)
+    first = np.zeros_like(kept)
+    for level in range(levels):
+        end = -(-(level + 1) * kept // levels)  # bins j with floor(j * levels / kept) == level
+        here, bins = mass[end] - mass[first], occupied[end] - occupied[first]
+        beyond, more = (clipped, smoothing) if level == levels - 1 else (0.0, 0.0)
+        some = here + beyond > 0.0
+        ratio = np.divide(bins + more, here + more, out=np.ones(kept.size), where=some)
+        divergence += (here + beyond) * np.log(ratio)
+        first = end
+    return np.asarray(divergence / mass[-1] + np.log((mass[kept] + smoothing) / mass[-1]))
+
+
+def _x_log(x: Edges) -> Edges:
+    return x * np.log(np.where(x > 0.0, x, 1.0))
 
 
 @dataclass(frozen=True)
@@ -184,14 +181,14 @@ def squared_errors(histogram: Histogram, thresholds: Edges) -> npt.NDArray[np.fl
     return _squared_errors((low + high) / 2, counts.astype(np.float64), thresholds)
 
 
-@compiled
 def _squared_errors(values: Edges, counts: Edges, thresholds: Edges) -> npt.NDArray[np.float64]:
-    errors = np.zeros(thresholds.size)
-    for number in range(thresholds.size):
-        step = thresholds[number] / LEVELS
-        for i in range(values.size):
-            quantized = min(np.rint(values[i] / step), LEVELS) * step
-            errors[number] += counts[i] * (values[i] - quantized) ** 2
+    errors, work = np.zeros(thresholds.size), np.empty_like(values)
+    for number, step in enumerate(thresholds / LEVELS):
+        np.rint(np.divide(values, step, out=work), out=work)
+        np.minimum(work, LEVELS, out=work)
+        np.subtract(values, np.multiply(work, step, out=work), out=work)
+        np.square(work, out=work)
+        errors[number] = np.multiply(work, counts, out=work).sum()
     return errors
 
 
@@ -220,16 +217,13 @@ class Auto:
 
     def __call__(self, histogram: Histogram) -> Range:
         """Return the chosen range, its reason in the note."""
-        return self.choose({name: make()(histogram) for name, make in METHODS.items()}, histogram)
+        ranges = {name: make()(histogram) for name, make in METHODS.items()}
+        return self.choose(ranges, gains(ranges, histogram))
 
-    def choose(self, ranges: Mapping[str, Range], histogram: Histogram) -> Range:
-        """Return one of the ranges by method, its reason in the note."""
-        if histogram.amax == 0.0:
+    def choose(self, ranges: Mapping[str, Range], gains: Mapping[str, float]) -> Range:
+        """Return one of the ranges by method and their gains, its reason in the note."""
+        if not gains:
             return ranges["minmax"]
-        errors = squared_errors(histogram, np.array([item.amax for item in ranges.values()]))
-        errors = np.maximum(errors, np.finfo(np.float64).tiny)
-        whole = errors[[*ranges].index("minmax")]
-        gains = dict(zip(ranges, 10.0 * np.log10(whole / errors), strict=True))
         best = max(gains, key=lambda name: gains[name])
         if gains[best] < self.min_gain_db:
             reason = f"minmax: {best} would gain only {gains[best]:.2f} dB"
@@ -238,3 +232,13 @@ class Auto:
             reason = f"{best}: {gains[best]:.2f} dB better than minmax"
         notes = filter(None, [reason, ranges[best].note])
         return replace(ranges[best], note="; ".join(notes))
+
+
+def gains(ranges: Mapping[str, Range], histogram: Histogram) -> dict[str, float]:
+    """Return the signal to noise (dB) that each range gains over minmax; none where all is zero."""
+    if histogram.amax == 0.0:
+        return {}
+    errors = squared_errors(histogram, np.array([item.amax for item in ranges.values()]))
+    errors = np.maximum(errors, np.finfo(np.float64).tiny)
+    whole = errors[[*ranges].index("minmax")]
+    return dict(zip(ranges, 10.0 * np.log10(whole / errors), strict=True))

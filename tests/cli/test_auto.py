@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import onnx
 import pytest
 
@@ -10,14 +11,15 @@ from tests.fixtures.commands import answer, run, succeed
 from tests.fixtures.networks import samples
 from tests.fixtures.slow import SLOW
 from tests.ptq.nets import separable_net
-from trtcal.data import held_back, open_dataset
-from trtcal.evaluate.judging import METHODS, Judge
-from trtcal.evaluate.range_choice import FURTHER
+from trtcal.calibration import observe
+from trtcal.data import open_dataset
+from trtcal.evaluate.judging import Judge
+from trtcal.evaluate.range_choice import BETWEEN, SINGLE, candidates
 from trtcal.model import load_model
-from trtcal.quantization import prepare, quantize
+from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe
 from trtcal.ranges import Calibration
 
-KNOWN = {*METHODS, *FURTHER} - {"auto"}
+KNOWN = {*SINGLE, *BETWEEN}
 ARGUMENTS = ("calibrate", "net.onnx", "--data", "data.npz", "--method")
 
 
@@ -34,14 +36,13 @@ def test_the_chosen_one_loses_least_or_nearly(place, capsys):
     chosen = Calibration.read(place / "calibration.json")
     model = load_model(place / "net.onnx")
     prepared = prepare(model)
-    held = held_back(open_dataset(place / "data.npz", model), 32)[1]
-    with Judge(prepared, held) as judge:
+    with Judge(prepared, open_dataset(place / "data.npz", model)) as judge:
         verdict = judge.measure(quantize(prepared, chosen).proto)
         plain = succeed(capsys, *ARGUMENTS, "percentile", "-o", "plain.json")
         other = judge.measure(quantize(prepared, Calibration.read(place / "plain.json")).proto)
     assert (chosen.method, chosen.samples) == ("auto", 64)
     assert verdict.value <= other.value + 0.1
-    assert "INT8 on 32 of the samples" in out
+    assert "INT8 on 64 of the samples" in out
     assert all(row.note.partition(":")[0] in KNOWN for row in chosen.ranges.values())
     (row,) = [line for line in out.splitlines() if "chosen: " in line]
     assert float(row.split("│")[2]) == pytest.approx(-verdict.value, abs=0.2)
@@ -79,3 +80,15 @@ def test_a_model_of_one_sample_a_batch(place, capsys, method):
     onnx.save(proto, place / "net.onnx")
     succeed(capsys, *ARGUMENTS, method)
     assert Calibration.read(place / "calibration.json").samples == 64
+
+
+def test_what_lies_between_two_methods_is_tried(place):
+    model = load_model(place / "net.onnx")
+    prepared = prepare(model)
+    tensors = tensors_to_observe(find_layers(prepared))
+    observed = observe(prepared, open_dataset(place / "data.npz", model), tensors)
+    tables = candidates(observed)
+    for name, between in tables["between mse and minmax"].items():
+        ends = [tables[method][name].amax for method in ("mse", "minmax")]
+        assert between.amax == pytest.approx(np.sqrt(np.prod(ends)))
+    assert all(table.keys() == observed.histograms.keys() for table in tables.values())

@@ -51,7 +51,7 @@ class Calibrate(
     an interruption the same command resumes from the checkpoint beside its output.
 
     The method `auto` chooses one of the others for each tensor, by what INT8 loses at the outputs
-    on 8 to 32 of the samples. With fewer than 8 samples the histograms alone decide.
+    on 8 to 64 of the samples. With fewer than 8 samples the histograms alone decide.
 
     --how-many judges ranges from 8, 16, 32, ... of the samples on the other samples, by the loss
     of INT8. It writes nothing, unless -o names a file for the learning curve.

@@ -125,7 +125,8 @@ def held_back(dataset: Dataset, samples: int, unit: int = 1) -> tuple[Subset, Su
     each = [samples // unit * (i + 1) // runs * unit for i in range(runs)]
     most, judged, before, taken = [], [], 0, 0
     for end, upto in zip(ends, each, strict=True):
-        most.append((before, end - (upto - taken)))
+        if before < end - (upto - taken):
+            most.append((before, end - (upto - taken)))
         judged.append((end - (upto - taken), end))
         before, taken = end, upto
     return (

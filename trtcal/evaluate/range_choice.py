@@ -3,6 +3,7 @@
 The histograms give the ranges of every method. One Q/DQ graph whose scales are inputs runs samples
 with any of them, so that a candidate costs one forward: first each method for all tensors, then the
 best of them with another method for groups of tensors, halved where a group does not help as a whole.
+Few samples favour what happens to suit them, so a group needs much evidence.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 import onnx
 
 from calibrators import EmptyHistogramError, Histogram, Range
-from calibrators.methods import Auto
+from calibrators.methods import Auto, gains
 from calibrators.range import guard
 from trtcal.backends.sessions import open_session
 from trtcal.calibration.observation import Observation, calibrate, create_calibrator, ranged
@@ -26,19 +27,19 @@ from trtcal.data.dataset import batch_for
 from trtcal.errors import BackendError
 from trtcal.evaluate.judging import METHODS, Judge, Verdict
 from trtcal.evaluate.replay import runner
-from trtcal.evaluate.search.segments import quantizers
 from trtcal.model import Model
 from trtcal.quantization import find_layers, quantize
 from trtcal.ranges import Calibration, Parameters
 
 AUTO = "auto"
-LEAST_SAMPLES, MOST_SAMPLES = 8, 32  # that candidates are run on
-TRIALS, MOST_TRIALS = 20, 48  # candidates that are run: usually, and at most
-RUNS, CHECKED, VALUES = 2, 64, 1 << 26  # see `affordable`
-EVIDENCE = 2.0  # standard errors by which a switch has to be better: many are tried
+LEAST_SAMPLES, MOST_SAMPLES = 8, 64  # that candidates are run on
+MOST_TRIALS = 24  # candidates that are run
+RUNS, CHECKED, VALUES = 4, 64, 3 << 23  # see `affordable`
+EVIDENCE = 3.0  # standard errors by which a switch has to be better: many are tried
 SAME = 0.02  # ranges whose logarithms differ by less are the same
-FINER, WIDER = "percentile 99.99", "1.25 times mse"
-FURTHER = (FINER, WIDER)
+GAINS = {AUTO: 1.0, "auto 0.3": 0.3, "auto 2": 2.0}  # dB that clipping brings at least (`Auto`)
+BETWEEN = {f"between mse and {other}": other for other in ("minmax", "percentile")}
+SINGLE = tuple(method for method in METHODS if method != AUTO)
 Report = Callable[[str, Verdict], None]
 """Called with the name of candidate ranges and what INT8 loses with them."""
 Ranges = Mapping[str, Range]
@@ -54,7 +55,8 @@ class ExchangeableRanges:
         self.judge = judge
         proto = judge.showing(quantize(prepared, calibration).proto)
         places = find_layers(prepared)
-        self.sources = {n.input[1]: places.range_of(n.input[0]) for n in quantizers(proto)}
+        nodes = [node for node in proto.graph.node if node.op_type == "QuantizeLinear"]
+        self.sources = {node.input[1]: places.range_of(node.input[0]) for node in nodes}
         self.types = {
             tensor.name: onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
             for tensor in proto.graph.initializer
@@ -99,7 +101,8 @@ def judged_samples(model: Model, dataset: Dataset, observation: Observation) -> 
     if len(dataset) < LEAST_SAMPLES:
         return None
     unit = batch_for(model, 1)
-    samples = min(max(affordable(observation) // TRIALS, LEAST_SAMPLES), MOST_SAMPLES)
+    tables = len(SINGLE) + len(BETWEEN) + len(GAINS)
+    samples = min(max(affordable(observation) // tables, LEAST_SAMPLES), MOST_SAMPLES)
     most = max(samples // unit, 1) * unit
     return held_back(dataset, most, unit)[1] if most < len(dataset) else dataset
 
@@ -152,20 +155,24 @@ def choose_ranges(
 
 
 def candidates(observation: Observation) -> Mapping[str, Ranges]:
-    """Return the ranges of all tensors by each method."""
-    makers = {name: create_calibrator(name, {}) for name in METHODS if name != AUTO}
-    makers[FINER] = create_calibrator("percentile", {"percentile": 99.99})
-    tables: dict[str, dict[str, Range]] = {name: {} for name in (*METHODS, *FURTHER)}
-    by_histogram = Auto()
+    """Return the ranges of all tensors by each method, and by what lies between two of them.
+
+    The geometric mean of two ranges suits more samples than either, which is at an end.
+    """
+    makers = {name: create_calibrator(name, {}) for name in SINGLE}
+    tables: dict[str, dict[str, Range]] = {name: {} for name in (*SINGLE, *GAINS, *BETWEEN)}
     for name, histogram in observation.histograms.items():
         try:
             ranges = {method: maker(histogram) for method, maker in makers.items()}
         except EmptyHistogramError:
             continue
-        own = {method: ranges[method] for method in METHODS if method != AUTO}
-        ranges[AUTO] = by_histogram.choose(own, histogram)
-        ranges[WIDER] = guard(min(1.25 * own["mse"].amax, own["minmax"].amax), histogram)
-        for method, chosen in ranges.items():
+        gained = gains(ranges, histogram)
+        by_histogram = {key: Auto(least).choose(ranges, gained) for key, least in GAINS.items()}
+        between = {
+            key: guard(math.sqrt(ranges["mse"].amax * ranges[other].amax), histogram)
+            for key, other in BETWEEN.items()
+        }
+        for method, chosen in (ranges | by_histogram | between).items():
             tables[method][name] = chosen
     return tables
 
@@ -180,6 +187,7 @@ class _Search:
         advance: Callable[[int], None],
     ) -> None:
         self.exchange, self.tables, self.advance = exchange, tables, advance
+        self.known = dict[tuple[float, ...], Verdict]()
         self.verdicts = {name: self._measure(ranges) for name, ranges in tables.items()}
         self.best = min(tables, key=lambda name: self.verdicts[name].value)
         self.verdict = self.verdicts[self.best]
@@ -192,8 +200,12 @@ class _Search:
         return "chosen: " + ", ".join(f"{count} {name}" for name, count in counts)
 
     def _measure(self, ranges: Ranges) -> Verdict:
-        self.advance(1)
-        return self.exchange.measure(ranges)
+        """Return the loss, measured once: on small networks several methods give the same ranges."""
+        key = tuple(chosen.amax for chosen in ranges.values())
+        if key not in self.known:
+            self.advance(1)
+            self.known[key] = self.exchange.measure(ranges)
+        return self.known[key]
 
     def _differing(self, method: str, tensors: Collection[str]) -> list[str]:
         """Return the tensors whose range differs by a method, those that differ most first."""
@@ -212,14 +224,14 @@ class _Search:
         The half of a group whose ranges differ most is tried; the other half has the rest of what the
         loss rose by. What seems to lose least is divided next.
         """
-        start, left = self.verdict.value, trials - len(self.tables)
+        start = self.verdict.value
         groups = [
             (self.verdicts[method].value - start, method, [*self.chosen])
             for method in self.tables
             if method != self.best and math.isfinite(self.verdicts[method].value)
         ]
         heapify(groups)
-        while groups and left > 0:
+        while groups and len(self.known) < trials:
             whole, method, tensors = heappop(groups)
             tensors = self._differing(method, tensors)
             middle = -(-len(tensors) // 2)
@@ -227,7 +239,6 @@ class _Search:
             for half in filter(None, halves):
                 if half is halves[0] or (rise < 0 and len(tensors) > 1):
                     more, is_kept = self._tried(method, half)
-                    left -= 1
                 else:
                     more, is_kept = rise, False
                 rise -= more
@@ -250,7 +261,7 @@ class _Search:
             if name not in self.chosen:
                 raise EmptyHistogramError("no finite values were observed")
             chosen = self._range(name)
-            if self.chosen[name] == AUTO:  # its note has the method and why
+            if self.chosen[name] in GAINS:  # its note has the method and why
                 return chosen
             why = f"{self.chosen[name]}: {self._reason(name)}"
             return replace(chosen, note="; ".join(filter(None, [why, chosen.note])))
@@ -259,7 +270,7 @@ class _Search:
 
     def _method(self, name: str) -> str:
         note = self._range(name).note or "minmax"
-        return note.partition(":")[0] if self.chosen[name] == AUTO else self.chosen[name]
+        return note.partition(":")[0] if self.chosen[name] in GAINS else self.chosen[name]
 
     def _reason(self, name: str) -> str:
         if self.chosen[name] == self.best:
