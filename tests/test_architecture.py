@@ -34,8 +34,8 @@ HOUSE = [
 ]
 RANK = {room: rank for rank, rooms in enumerate(HOUSE) for room in rooms}
 CEILINGS = {
-    "core path": 51_620,
-    "core": 62_620,
+    "core path": 53_400,
+    "core": 63_900,
     "calibrators": 2_030,
     "__init__": 140,
     "errors": 130,
@@ -47,21 +47,21 @@ CEILINGS = {
     "limits": 400,
     "config": 810,
     "scripts": 70,
-    "model": 5_100,
+    "model": 5_430,
     "data": 2_790,
     "ranges": 210,
-    "quantization": 2_530,
+    "quantization": 2_550,
     "evidence": 8_350,
     "backends": 4_560,
-    "calibration": 2_490,
-    "evaluate": 10_200,
+    "calibration": 2_530,
+    "evaluate": 11_000,
     "check": 1_770,
-    "ptq": 3_030,
-    "reporting": 4_190,
+    "ptq": 2_900,
+    "reporting": 4_200,
     "runs": 3_100,
-    "pipeline": 2_140,
-    "cli": 6_040,
-    "wings": 15_720,
+    "pipeline": 2_180,
+    "cli": 6_050,
+    "wings": 16_770,
 }
 """Lines of Python, at most 2 % above what stands. Who raises one says why, and lowers another.
 
@@ -76,6 +76,10 @@ Part 23 took 1,550 in the wings for the graph page and what opens in other viewe
 core: charts that break an axis and place each label (`reporting`), how results look in a notebook
 (`documents` and a method in each room), what fell since the baseline (`runs`). Tables that became
 data (`config`, `model`, `evidence`, `cli`) paid for 500, code written twice for 150.
+Part 24 took 1,050 in the wings for training in PyTorch, and 1,280 in the core: ranges by what the
+outputs lose, layers that must stay in float and language models (`evaluate`, 800), what other tools
+write (`model`, `calibration`, 360). Three optimizations that gained nothing gave 180 back (`ptq`). It
+is not paid for yet: the part is open.
 """
 CORE_PATH = ("calibrate", "quantize", "build", "log", "compare", "report")
 

@@ -183,7 +183,7 @@ improve = "best"
     assert f"MODEL.onnx {words} -o" in (place / "out" / "report.html").read_text()
 
 
-@pytest.mark.parametrize("name", ["int8-minmax", "int8"])
+@pytest.mark.parametrize("name", ["int8-auto", "int8"])
 def test_a_plan_with_the_name_of_another_variant_is_refused_before_any_work(place, name):
     conv_net(place / "net.onnx")
     text = CONFIG.format(layer="second", targets=json.dumps(["cpu"]))
@@ -270,7 +270,7 @@ def test_a_failing_build_does_not_stop_the_run(place, monkeypatch):
     monkeypatch.setattr("trtcal.backends.child.run_worker", broken)
     config = configured(place, conv_net, "second")
     result = run(config)
-    assert result.missing_builds["int8-minmax for cpu"] == "the builder failed: out of tactics"
+    assert result.missing_builds["int8-auto for cpu"] == "the builder failed: out of tactics"
     gpus = [("TensorRT", target, 8) for target in TARGETS if target != "cpu"]
     for variant in result.report["measured"]["variants"].values():  # FP32 and FP16 among them
         times = [(time["compiler"], time["target"], time["batch"]) for time in variant["times"]]
