@@ -328,8 +328,8 @@ LIBRARIES = {
         (["quantize", "digits.onnx", "--precision", "int4", "-o", "q.onnx"], {"numpy", "onnx"}, 92),
         (
             ["calibrate", "digits.onnx", "--data", "data.npz"],
-            {"numpy", "onnx", "onnxruntime", "PIL"},
-            125,
+            {"numpy", "onnx", "onnxruntime", "PIL", "rich"},  # for the table of candidates
+            128,
         ),
     ],
 )

@@ -253,7 +253,7 @@ def test_a_transposed_convolution_gets_no_qdq_where_the_targets_compute_it_in_fl
     build = next(
         item
         for item in result.report["builds"]
-        if item["target"] == "sm89" and item["model_name"] == "int8-minmax"
+        if item["target"] == "sm89" and item["model_name"] == "int8-auto"
     )
     lost = [outcome for outcome in build["outcomes"] if outcome["got"] != outcome["asked"]]
     assert not lost
