@@ -83,7 +83,7 @@ def test_the_model_is_what_its_script_makes():
 
 def test_of_many_passes_one_differs_at_one_node():
     (good, before), (bad, after) = prepared("v1"), prepared("v2")
-    assert len(good.records) == len(bad.records) == 44
+    assert len(good.records) == len(bad.records) == 46
     delta = difference(before[-1], after[-1])
     assert (delta.change, delta.node, delta.operator) == ("structure", NODE, "Identity")
     assert not delta.is_gone
