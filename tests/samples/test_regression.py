@@ -100,7 +100,7 @@ def test_verify_names_pass_and_node_runs_it_again_and_alerts(story, capsys):
     assert f"'{NODE}' (Identity)" in err
     assert "its version" in err
     assert "same again" in out
-    assert len(out.splitlines()) < 20  # of 44 passes only what caused the delta
+    assert len(out.splitlines()) < 20  # of 46 passes only what caused the delta
     document = json.loads((story / "alert.json").read_text())
     assert document["first"]["name"] == PASS
     assert document["first"]["graph"]["node"] == NODE
