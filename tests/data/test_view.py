@@ -148,3 +148,17 @@ def test_what_a_fingerprint_reads_is_counted(tmp_path):
     assert part(data, 2, 4).files == ("002.png", "003.png")
     assert data.fingerprint
     assert [(one.purpose, one.samples) for one in data.summary()] == [("fingerprint", COUNT)]
+
+
+def test_labels_of_several_values_a_sample_are_shown_by_their_shape(tmp_path):
+    data = {"x": np.zeros((4, 3, 8, 8), np.float32), "labels": np.zeros((4, 3), np.int64)}
+    opened = open_dataset(data, load_model(conv_net(tmp_path / "net.onnx")))
+    assert "labels of shape (3)" in repr(opened)
+
+
+@pytest.mark.parametrize("count", [28, 31])
+def test_nearly_all_samples_may_be_held_back(tmp_path, count):
+    path = samples(tmp_path / "data.npz", count=32)
+    data = open_dataset(path, load_model(conv_net(tmp_path / "net.onnx")))
+    most, judged = held_back(data, count)
+    assert (len(most), len(judged)) == (32 - count, count)

@@ -61,7 +61,7 @@ def choose(
             lambda name, verdict: rows.append((name, -verdict.value)),
             advance,
         )
-    columns: Columns = {"ranges": "{0}", "SQNR, mean dB": "{1:.2f}"}
+    columns: Columns = {"ranges": "{0}", "SQNR dB, worst output": "{1:.2f}"}
     if rows and not options.as_json:
         print_table(rows, columns, f"INT8 on {chosen.parameters['samples_judged']} of the samples")
     return chosen

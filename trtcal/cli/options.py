@@ -531,8 +531,8 @@ class DataOptions(ConfigOptions, TrustOptions):
         if sizes > 1:
             note(f"note: the samples have {sizes} different sizes: a batch has samples of one size")
         dataset = carry(model, dataset, config.data)
-        if about := getattr(dataset, "about", None):
-            note(f"note: {about}")
+        if dataset.about:
+            note(f"note: {dataset.about}")
         return dataset
 
     def _held_back(self, model: Model) -> Dataset:

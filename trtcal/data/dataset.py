@@ -142,6 +142,10 @@ class Dataset(Protocol):
         """Arrays or files among the data that are not used."""
 
     @property
+    def about(self) -> str:
+        """What a user should know of how the samples were made, "" if nothing."""
+
+    @property
     def shapes(self) -> Runs:
         """The shapes of the samples; a batch ends where they change."""
 
@@ -176,11 +180,15 @@ class Dataset(Protocol):
 class Samples(Shown):
     """Base of datasets, which shows their number of samples, inputs and labels."""
 
+    about = ""
+
     def overview(self: Dataset) -> Overview:
         """Return the shapes of the samples, as many in a row as are the same."""
-        labels = (
-            "no labels" if self.labels is None else f"labels of {len(set(self.labels))} classes"
-        )
+        labels = "no labels"
+        if self.labels is not None:
+            classes = f"{np.unique(self.labels).size} classes"
+            shape = ", ".join(map(str, self.labels.shape[1:]))
+            labels = f"labels of {f'shape ({shape})' if shape else classes}"
         title = (
             f"Dataset {self.name!r}: {len(self):,} samples of {', '.join(self.inputs)}, {labels}"
         )

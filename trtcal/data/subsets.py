@@ -135,6 +135,12 @@ def held_back(dataset: Dataset, samples: int, unit: int = 1) -> tuple[Subset, Su
     )
 
 
+def spread_over(dataset: Dataset, samples: int, unit: int = 1) -> Dataset:
+    """Return so many samples from all over a dataset, at least `unit`; all where it has no more."""
+    whole = max(samples // unit, 1) * unit
+    return held_back(dataset, whole, unit)[1] if whole < len(dataset) else dataset
+
+
 def part(dataset: Dataset, start: int, stop: int) -> Subset:
     """Return a dataset's samples from `start` up to `stop`; `InputError` if there are no such ones.
 

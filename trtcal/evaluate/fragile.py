@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from trtcal.data import Dataset, held_back
+from trtcal.data import Dataset
 from trtcal.data.dataset import batch_for
+from trtcal.data.subsets import spread_over
 from trtcal.documents.overview import Shown
 from trtcal.errors import TrtcalError, some
 from trtcal.evaluate.judging import LARGEST, Judge
@@ -65,9 +66,9 @@ class FloatGroup(Shown):
 class Fragile(Shown):
     """The plan with float layers, or the plan as it was where none pay: then there are no `groups`.
 
-    `before_db` and `after_db` are the mean SQNR at the outputs, on `samples` of those that were held
-    back. `speed` is how many times as fast as without float layers the plan is on the `gpu` by
-    estimate, None if that is not known.
+    `before_db` and `after_db` are the mean SQNR at the outputs, on `samples` of the dataset. `speed` is
+    how many times as fast as without float layers the plan is on the `gpu` by estimate, None if that is
+    not known.
     """
 
     plan: Plan
@@ -104,12 +105,12 @@ def find_fragile(
 ) -> Fragile:
     """Find the layers of a prepared model that a plan, all INT8 if None, should leave in float.
 
-    `dataset` are samples that the ranges were not chosen from. What the plan names stays as it is. The
-    outputs are compared with those of the `reference`, else of the model itself.
+    `dataset` are best samples that the ranges were not chosen from. What the plan names stays as it is.
+    The outputs are compared with those of the `reference`, else of the model itself.
     """
-    plan, unit = plan or Plan(), batch_for(prepared, 1)
-    few = max(int(np.clip(len(dataset) // 2, LEAST_SAMPLES, SAMPLES)) // unit, 1) * unit
-    judged = held_back(dataset, few, unit)[1] if len(dataset) > few else dataset
+    plan = plan or Plan()
+    few = int(np.clip(len(dataset) // 2, LEAST_SAMPLES, SAMPLES))
+    judged = spread_over(dataset, few, batch_for(prepared, 1))
     with Judge(reference or prepared, judged) as judge:
         trials = _Trials(prepared, calibration, plan, judge)
         before = trials.sqnr_db(frozenset())

@@ -286,6 +286,3 @@ def decibels(powers: Values, weights: Values | None = None) -> Values:
 def _power(values: Array) -> Values:
     rows = values.reshape(len(values), -1).astype(np.float64)
     return np.asarray(np.square(rows).sum(axis=1))
-
-
-METHODS = ("percentile", "mse", "auto", "minmax", "entropy")

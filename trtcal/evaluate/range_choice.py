@@ -19,13 +19,14 @@ import onnx
 
 from calibrators import EmptyHistogramError, Histogram, Range
 from calibrators.methods import Auto, gains
-from calibrators.range import guard
+from calibrators.range import guard, scale_of
 from trtcal.backends.sessions import open_session
 from trtcal.calibration.observation import Observation, calibrate, create_calibrator, ranged
-from trtcal.data import Dataset, held_back
+from trtcal.data import Dataset
 from trtcal.data.dataset import batch_for
+from trtcal.data.subsets import spread_over
 from trtcal.errors import BackendError
-from trtcal.evaluate.judging import METHODS, Judge, Verdict
+from trtcal.evaluate.judging import Judge, Verdict
 from trtcal.evaluate.replay import runner
 from trtcal.model import Model
 from trtcal.quantization import find_layers, quantize
@@ -39,7 +40,7 @@ EVIDENCE = 3.0  # standard errors by which a switch has to be better: many are t
 SAME = 0.02  # ranges whose logarithms differ by less are the same
 GAINS = {AUTO: 1.0, "auto 0.3": 0.3, "auto 2": 2.0}  # dB that clipping brings at least (`Auto`)
 BETWEEN = {f"between mse and {other}": other for other in ("minmax", "percentile")}
-SINGLE = tuple(method for method in METHODS if method != AUTO)
+SINGLE = ("percentile", "mse", "minmax", "entropy")
 Report = Callable[[str, Verdict], None]
 """Called with the name of candidate ranges and what INT8 loses with them."""
 Ranges = Mapping[str, Range]
@@ -68,7 +69,7 @@ class ExchangeableRanges:
     def measure(self, ranges: Ranges) -> Verdict:
         """Return what INT8 with these ranges loses."""
         self.session.constants = {
-            name: np.array(ranges[self.sources[name]].amax / 127, dtype)
+            name: np.asarray(scale_of(ranges[self.sources[name]].amax), dtype)
             for name, dtype in self.types.items()
         }
         return self.judge.measure_run(self.run)
@@ -100,11 +101,9 @@ def judged_samples(model: Model, dataset: Dataset, observation: Observation) -> 
     """Return samples from all over the data to run candidates on, None if there are too few."""
     if len(dataset) < LEAST_SAMPLES:
         return None
-    unit = batch_for(model, 1)
     tables = len(SINGLE) + len(BETWEEN) + len(GAINS)
     samples = min(max(affordable(observation) // tables, LEAST_SAMPLES), MOST_SAMPLES)
-    most = max(samples // unit, 1) * unit
-    return held_back(dataset, most, unit)[1] if most < len(dataset) else dataset
+    return spread_over(dataset, samples, batch_for(model, 1))
 
 
 def ranges_by(
@@ -148,7 +147,7 @@ def choose_ranges(
             search.switch(min(affordable(observation) // len(select), MOST_TRIALS))
     except BackendError:
         return calibrate(observation, AUTO)
-    for method in METHODS:
+    for method in (*SINGLE, AUTO):
         report("by histogram" if method == AUTO else method, search.verdicts[method])
     report(search.summary, search.verdict)
     return search.calibration(observation, len(select))

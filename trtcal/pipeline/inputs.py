@@ -146,8 +146,8 @@ def open_datasets(
 ) -> tuple[CountedDataset, Dataset]:
     """Return the samples to calibrate on and those to judge by, held back where none are given."""
     data = open_section(model, config, config.calibration, "calibration.data")
-    if about := getattr(data, "about", None):
-        say(about)
+    if data.about:
+        say(data.about)
     if config.evaluation.data is not None:
         test = open_section(model, config, config.evaluation, "evaluation.data")
         return counted(data), test

@@ -119,7 +119,7 @@ class Improved(Shown):
 
 def tries_overview(record: Document) -> Overview:
     """Return what the record of optimizations says that was tried, and which of it is kept."""
-    loss = {"sqnr": "noise, mean dB", "kl": "KL, nats"}.get(record["objective"], "-metric")
+    loss = {"sqnr": "noise dB, worst output", "kl": "KL, nats"}.get(record["objective"], "-metric")
     columns: Columns = {
         "optimization": "{name}",
         loss: "{value:.4g}",

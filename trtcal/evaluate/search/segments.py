@@ -189,11 +189,6 @@ ROOM = 1 << 26  # bytes of samples and of what segments make of them that are ke
 TOLERANCE = 0.1  # relative standard error of a layer's mean error power, or of its equal share
 
 
-def quantizers(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """Return the nodes that quantize a tensor."""
-    return [node for node in proto.graph.node if node.op_type == "QuantizeLinear"]
-
-
 class Rerun(AbstractContextManager["Rerun"]):
     """All-float and all-quantized runs of one network, kept up to one segment. A context manager.
 
