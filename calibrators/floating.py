@@ -5,18 +5,22 @@ Other ranges are best there than for INT8. The grid is given by whoever knows th
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from calibrators.histogram import Edges, Histogram
+from calibrators.near_least import near_least
 
 OCTAVE = 16  # candidates from one power of two to the next
 CLIPPED = 4  # powers of two by which a range may be smaller than the largest value
+SPAN = 40  # powers of two from the smallest value of a format, and more, to its largest
 
 
-class FloatingGrid(Protocol):
+class FloatingGrid(Hashable, Protocol):
     """A floating-point format: its largest value, and rounding to its nearest values."""
 
     @property
@@ -36,14 +40,20 @@ def floating_amax(histogram: Histogram, grid: FloatingGrid) -> float:
     the middle of its bin; of equally good candidates the largest is taken.
     Source: P. Micikevicius et al., "FP8 Formats for Deep Learning" (2022), for the format.
     """
-    low, high, counts = histogram.magnitudes()
     if histogram.amax == 0.0:
         return 0.0
-    values, weights = (low + high) / 2, counts.astype(np.float64)
+    values, weights = histogram.middles()
     exponents = np.arange(-CLIPPED * OCTAVE, OCTAVE) / OCTAVE
     candidates = histogram.amax * 2.0**exponents
+    candidates = candidates[near_least(values, weights, _levels(grid), candidates / grid.top)]
     errors = np.array([floating_error(values, weights, amax, grid) for amax in candidates])
     return float(candidates[np.flatnonzero(errors <= errors.min() * (1 + 1e-12))[-1]])
+
+
+@cache
+def _levels(grid: FloatingGrid) -> Edges:
+    """Return all values of the format from 0 to the largest, rising."""
+    return np.unique(grid.floats(grid.top * 2.0 ** np.linspace(-SPAN, 0, 1 << 14))).astype(float)
 
 
 def floating_error(values: Edges, counts: Edges | float, amax: float, grid: FloatingGrid) -> float:

@@ -241,6 +241,11 @@ class Histogram:
         high = np.minimum(_values(bins + np.uint32(1 << SHIFT)), self.amax)
         return _values(bins), high, totals
 
+    def middles(self) -> tuple[Edges, Edges]:
+        """Return the middles of the occupied bins of |x|, rising, and their counts, both float64."""
+        low, high, counts = self.magnitudes()
+        return (low + high) / 2, counts.astype(np.float64)
+
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the histogram as arrays (occupied bins only) that `from_arrays` takes back."""
         patterns, counts = self._bins()

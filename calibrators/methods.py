@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.histogram import Edges, Histogram
+from calibrators.near_least import near_least
 from calibrators.range import LEVELS, Range, guard
 
 
@@ -170,15 +171,16 @@ class MSE:
         if histogram.amax == 0.0:
             return guard(0.0, histogram)
         thresholds = np.linspace(0.0, histogram.amax, self.candidates + 1)[1:]
-        errors = squared_errors(histogram, thresholds)
-        best = np.flatnonzero(errors <= errors.min() * (1 + 1e-12))[-1]
+        values, counts = histogram.middles()
+        near = near_least(values, counts, np.arange(LEVELS + 1.0), thresholds / LEVELS)
+        errors = _squared_errors(values, counts, thresholds[near])
+        best = near[np.flatnonzero(errors <= errors.min() * (1 + 1e-12))[-1]]
         return guard(float(thresholds[best]), histogram)
 
 
 def squared_errors(histogram: Histogram, thresholds: Edges) -> npt.NDArray[np.float64]:
     """Return the sum of squared errors of symmetric INT8 for each amax, shape of `thresholds`."""
-    low, high, counts = histogram.magnitudes()
-    return _squared_errors((low + high) / 2, counts.astype(np.float64), thresholds)
+    return _squared_errors(*histogram.middles(), thresholds)
 
 
 def _squared_errors(values: Edges, counts: Edges, thresholds: Edges) -> npt.NDArray[np.float64]:

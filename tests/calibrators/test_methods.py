@@ -7,7 +7,7 @@ from scipy.stats import entropy as kullback_leibler
 import calibrators
 from calibrators import EmptyHistogramError, Histogram, Range, UnknownCalibratorError, create
 from calibrators.histogram import VALUES_KEPT
-from calibrators.methods import linear_bins
+from calibrators.methods import linear_bins, squared_errors
 from calibrators.range import FLOOR
 from tests.fixtures.fails import fails
 from tests.fixtures.slow import slow_but
@@ -132,6 +132,14 @@ def test_mse_finds_the_least_squared_error(seed):
     tried = np.linspace(0, np.abs(values).max(), 400)[1:]
     best = min(squared_error(values, threshold) for threshold in tried)
     assert squared_error(values, amax) <= best * 1.02
+
+
+@given(st.integers(0, 99), st.sampled_from([5, 40, 3000]))
+def test_mse_takes_the_largest_of_all_candidates_with_the_least_error(seed, size):
+    made = histogram(draw(seed, size))
+    tried = np.linspace(0, made.amax, 257)[1:]
+    errors = squared_errors(made, tried)
+    assert create("mse")(made).amax == tried[errors <= errors.min() * (1 + 1e-12)][-1]
 
 
 def test_auto_clips_only_where_it_pays_and_says_so():

@@ -207,10 +207,16 @@ magnitudes = st.floats(2.0**-60, 2.0**60, width=32)
 @given(st.lists(magnitudes, min_size=1, max_size=50))
 def test_an_fp8_range_is_never_worse_than_the_largest_value(values):
     made = histogram(values)
-    low, high, counts = made.magnitudes()
-    middle, counts = (low + high) / 2, counts.astype(np.float64)
-    chosen_error = floating_error(middle, counts, floating_amax(made, FP8), FP8)
-    assert chosen_error <= floating_error(middle, counts, made.amax, FP8) * (1 + 1e-9)
+    chosen_error = floating_error(*made.middles(), floating_amax(made, FP8), FP8)
+    assert chosen_error <= floating_error(*made.middles(), made.amax, FP8) * (1 + 1e-9)
+
+
+@given(st.lists(magnitudes, min_size=1, max_size=50))
+def test_an_fp8_range_is_the_largest_of_all_candidates_with_the_least_error(values):
+    made = histogram(values)
+    tried = made.amax * 2.0 ** (np.arange(-64, 16) / 16)
+    errors = np.array([floating_error(*made.middles(), amax, FP8) for amax in tried])
+    assert floating_amax(made, FP8) == tried[errors <= errors.min() * (1 + 1e-12)][-1]
 
 
 @given(st.lists(magnitudes, min_size=1, max_size=50), st.integers(-20, 20))
