@@ -66,7 +66,7 @@ class Row:
     @property
     def key(self) -> tuple[str, ...]:
         """What makes a measurement another one: model, data, method and version of the tool."""
-        return self.network, self.method, self.digest, self.tool
+        return self.network, self.method, self.digest, " ".join(self.tool.split()[:2])
 
 
 def read_results() -> list[Row]:
@@ -78,9 +78,9 @@ def read_results() -> list[Row]:
 
 
 def is_known(row: Row, again: bool) -> bool:
-    """Tell whether this was measured; with `again`, what failed was not."""
+    """Tell whether this was measured; with `again`, what failed or is of another commit was not."""
     same = [each for each in read_results() if each.key == row.key]
-    return any(not (again and each.failed) for each in same)
+    return any(not again or (each.tool == row.tool and not each.failed) for each in same)
 
 
 def keep(row: Row) -> None:

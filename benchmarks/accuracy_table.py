@@ -10,8 +10,8 @@ the task's metric. CPU seconds and peak memory are those of the method's process
 
 A method of a peer runs in the first Python of `--peers` that has its package. What is measured is kept
 in benchmarks/results/accuracy_table.json; only what is missing, or was measured with another model,
-data, version or commit, is measured. `--only` names methods, such as `auto fast best`; `--again` also
-measures what failed before. `--page` only writes the page.
+data or version, is measured. `--only` names methods, such as `auto fast best`; `--again` also measures
+what failed before, and ours of another commit. `--page` only writes the page.
 """
 
 from __future__ import annotations

@@ -35,10 +35,10 @@ from trtcal.ranges import Calibration, Parameters
 AUTO = "auto"
 LEAST_SAMPLES, MOST_SAMPLES = 8, 64  # that candidates are run on
 MOST_TRIALS = 24  # candidates that are run
-RUNS, CHECKED, VALUES = 4, 64, 3 << 23  # see `affordable`
+RUNS, CHECKED, VALUES = 2.5, 64, 3 << 23  # see `affordable`
 EVIDENCE = 3.0  # standard errors by which a switch has to be better: many are tried
 SAME = 0.02  # ranges whose logarithms differ by less are the same
-GAINS = {AUTO: 1.0, "auto 0.3": 0.3, "auto 2": 2.0}  # dB that clipping brings at least (`Auto`)
+GAINS = {AUTO: 1.0, "auto 0.3": 0.3}  # dB that clipping brings at least (`Auto`)
 BETWEEN = {f"between mse and {other}": other for other in ("minmax", "percentile")}
 SINGLE = ("percentile", "mse", "minmax", "entropy")
 Report = Callable[[str, Verdict], None]
@@ -94,7 +94,8 @@ def affordable(observation: Observation) -> int:
     """
     samples = max(observation.samples, 1)
     values = sum(histogram.count for histogram in observation.histograms.values())
-    return RUNS * (samples + min(samples, CHECKED)) + VALUES // max(values // samples, 1)
+    runs = int(RUNS * (samples + min(samples, CHECKED)))
+    return runs + VALUES // max(values // samples, 1)
 
 
 def judged_samples(model: Model, dataset: Dataset, observation: Observation) -> Dataset | None:
