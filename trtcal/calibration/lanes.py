@@ -164,15 +164,24 @@ class _CountingLane:
         self.own.clear()
 
     def _count(self, readings: list[Reading]) -> None:
-        """Count each tensor, beginning where no other lane does."""
-        observer = self.observer
-        first = len(readings) * self.place // len(observer.lanes)
+        """Count each tensor, those last which another lane is counting now."""
+        first = len(readings) * self.place // len(self.observer.lanes)
+        turned = readings[first:] + readings[:first]
         with self._timed("count"):
-            for reading in readings[first:] + readings[:first]:
-                name = observer.job.into[reading.tensor]
-                with observer.locks[name]:
-                    observer.accumulator.count(name, reading)
+            for reading in [each for each in turned if not self._counted(each, blocking=False)]:
+                self._counted(reading, blocking=True)
         self.own.bytes["count"] += sum(reading.values.nbytes for reading in readings)
+
+    def _counted(self, reading: Reading, blocking: bool) -> bool:
+        name = self.observer.job.into[reading.tensor]
+        lock = self.observer.locks[name]
+        if not lock.acquire(blocking):
+            return False
+        try:
+            self.observer.accumulator.count(name, reading)
+        finally:
+            lock.release()
+        return True
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
