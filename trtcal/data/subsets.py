@@ -198,11 +198,7 @@ class CountedDataset(Subset):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the dataset alone: what another process reads is added with `count_read`."""
-        return _itself, (self.whole,)
-
-
-def _itself(dataset: Dataset) -> Dataset:
-    return dataset
+        return itemgetter(0), ((self.whole,),)
 
 
 def counted(dataset: Dataset) -> CountedDataset:
