@@ -7,10 +7,10 @@ from onnx import TensorProto, helper
 
 from tests.data.pictures import PLAIN, gallery
 from tests.fixtures.fails import fails
-from tests.fixtures.stored import CHANGED
+from tests.fixtures.stored import CHANGED, part
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.config import DataConfig
-from trtcal.data import open_dataset, part
+from trtcal.data import open_dataset
 from trtcal.data.dataset import fixed_batch
 from trtcal.errors import InputError
 from trtcal.model import load_model

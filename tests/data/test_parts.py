@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.data.pictures import PLAIN, draw, everything, model_of
 from tests.fixtures.fails import fails
 from tests.fixtures.stored import CHANGED, COUNT, KINDS, stored
+from tests.fixtures.stored import part as part_of
 from tests.fixtures.tables import each
 from trtcal.data import open_dataset
 from trtcal.data.dataset import Fingerprint, digests_of
 from trtcal.data.subsets import counted
-from trtcal.data.subsets import part as part_of
 from trtcal.errors import InputError
 
 SETTLED = ("npz", "compressed", "npy")

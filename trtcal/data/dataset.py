@@ -182,6 +182,11 @@ class Samples(Shown):
 
     about = ""
 
+    @property
+    def identity(self: Dataset) -> str:
+        """Digest to recognize unfinished work by: the fingerprint, unless one is known earlier."""
+        return self.fingerprint
+
     def overview(self: Dataset) -> Overview:
         """Return the shapes of the samples, as many in a row as are the same."""
         labels = "no labels"
@@ -218,11 +223,6 @@ class ArrayDataset(Samples):
     def shapes(self) -> Runs:
         """The shapes of the samples, which are all the same."""
         return ((len(self), {name: array.shape[1:] for name, array in self.arrays.items()}),)
-
-    @property
-    def identity(self) -> str:
-        """The fingerprint, as it is known."""
-        return self.fingerprint
 
     def __len__(self) -> int:
         return len(next(iter(self.arrays.values())))
@@ -266,11 +266,6 @@ class StreamedDataset(Samples, ABC):
     def name(self) -> str:
         """The name of the file or folder."""
         return name_of(self.path)
-
-    @property
-    def identity(self) -> str:
-        """Digest that is known before the samples are read; here the fingerprint."""
-        return self.fingerprint
 
     @property
     def fingerprint(self) -> str:

@@ -11,14 +11,14 @@ from typing import cast
 
 import numpy as np
 
-from trtcal.config import LABELLED_BY, DataConfig, ImagesConfig, are_annotations
+from trtcal.config import LABELLED_BY, DataConfig, ImagesConfig, are_annotations, script_in
 from trtcal.data.arrays import Rows, direct, open_npy, open_npz
 from trtcal.data.checks import LABELS, Layout, check_batch, labels_in, scan, values_of
 from trtcal.data.coco import with_annotations
 from trtcal.data.dataset import ArrayDataset, Dataset, Feeds, name_of
 from trtcal.data.feeds import ArrayLike, FeedDataset, Source, arrays_in, constant, is_array
 from trtcal.data.images import ImageDataset, find_images
-from trtcal.data.polygraphy import read_feeds, script_named
+from trtcal.data.polygraphy import FUNCTION, Script, read_feeds
 from trtcal.errors import InputError
 from trtcal.model import Model
 from trtcal.model.passes.bfloat16 import refuse_bfloat16
@@ -161,8 +161,9 @@ def _open_path(
         return _open_folder(path, layout, images, labels)
     if path.suffix.lower() == ".json":
         return FeedDataset(path, layout, partial(read_feeds, path))
-    if (script := script_named(path)) is not None:
-        return FeedDataset(script.path, layout, script)
+    if script := script_in(path):
+        file, function = script
+        return FeedDataset(file, layout, Script(file, function or FUNCTION))
     return _of_arrays(path, layout, _arrays_of(path, layout))
 
 

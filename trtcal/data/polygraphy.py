@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtcal.config import script_in
 from trtcal.data.arrays import parse_array
 from trtcal.data.dataset import Array, Feeds
 from trtcal.documents import read_json
@@ -78,9 +77,3 @@ class Script:
             if item is _END:
                 return
             yield item
-
-
-def script_named(path: Path) -> Script | None:
-    """Return the script if `path` is `file.py` or `file.py:function`, else None."""
-    script = script_in(path)
-    return Script(script[0], script[1] or FUNCTION) if script else None

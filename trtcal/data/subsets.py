@@ -15,7 +15,6 @@ import numpy as np
 from trtcal.data.dataset import Dataset, Digests, Feeds, Labels, Runs, Samples, Span, spans
 from trtcal.data.feeds import Cursor
 from trtcal.documents import canonical_json, digest_bytes
-from trtcal.errors import InputError
 
 RUNS = 8  # in which samples are held back
 
@@ -130,8 +129,8 @@ def held_back(dataset: Dataset, samples: int, unit: int = 1) -> tuple[Subset, Su
         judged.append((end - (upto - taken), end))
         before, taken = end, upto
     return (
-        Subset(f"most of {dataset.name}", dataset, _checked(dataset, most)),
-        Subset(f"held back of {dataset.name}", dataset, _checked(dataset, judged)),
+        Subset(f"most of {dataset.name}", dataset, tuple(most)),
+        Subset(f"held back of {dataset.name}", dataset, tuple(judged)),
     )
 
 
@@ -139,26 +138,6 @@ def spread_over(dataset: Dataset, samples: int, unit: int = 1) -> Dataset:
     """Return so many samples from all over a dataset, at least `unit`; all where it has no more."""
     whole = max(samples // unit, 1) * unit
     return held_back(dataset, whole, unit)[1] if whole < len(dataset) else dataset
-
-
-def part(dataset: Dataset, start: int, stop: int) -> Subset:
-    """Return a dataset's samples from `start` up to `stop`; `InputError` if there are no such ones.
-
-    Where the model's batch is fixed, both are to be multiples of it; see `whole_batches`.
-    """
-    spans = _checked(dataset, [(start, stop)])
-    return Subset(f"{dataset.name}[{start}:{stop}]", dataset, spans)
-
-
-def _checked(dataset: Dataset, spans: list[Span]) -> tuple[Span, ...]:
-    for start, stop in spans:
-        if not 0 <= start < stop <= len(dataset):
-            raise InputError(
-                f"data {dataset.name} have {len(dataset)} samples, and {start} to {stop} are not "
-                "among them",
-                "give a range of existing samples",
-            )
-    return tuple(spans)
 
 
 @dataclass(frozen=True)
@@ -219,11 +198,7 @@ class CountedDataset(Subset):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the dataset alone: what another process reads is added with `count_read`."""
-        return _itself, (self.whole,)
-
-
-def _itself(dataset: Dataset) -> Dataset:
-    return dataset
+        return itemgetter(0), ((self.whole,),)
 
 
 def counted(dataset: Dataset) -> CountedDataset:

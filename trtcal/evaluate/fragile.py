@@ -141,19 +141,17 @@ class _Trials:
         quantized = quantize(self.model, self.calibration, self.plan)
         self.values[frozenset()] = self._values(quantized.proto)
         known = {n: form for n, form in quantized.asked.items() if form in NARROW}
+        fixed = {*self.plan.layers, *self.plan.second_qdq}
         forms = {
             layer.name: known.get(layer.name, "int8")
             for layer in find_layers(self.model).layers
-            if (layer.name in known or layer.op not in MULTIPLIES) and self._is_free(layer.name)
+            if (layer.name in known or layer.op not in MULTIPLIES) and layer.name not in fixed
         }
         order = [node.name for node in self.model.proto.graph.node if node.name in forms]
         self.units, self.forms, self.every = order, forms, Layers(order)
         self.precisions = tuple(dict.fromkeys(forms.values()))
         self.before = self._before()
         self.suspects = self._suspects()
-
-    def _is_free(self, name: str) -> bool:
-        return name not in self.plan.layers and name not in self.plan.second_qdq
 
     def _values(self, proto: object) -> Values:
         values = self.judge.measure(proto).values  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ from trtcal.model import Model
 from trtcal.model.files import array_of, attribute_of
 from trtcal.model.model import along
 from trtcal.model.passes import prepare
-from trtcal.model.tensors import constants_of, readers_of
+from trtcal.model.tensors import constants_of, producers_of, readers_of
 from trtcal.quantization.qdq import quantization_record
 from trtcal.stats import Values
 
@@ -430,8 +430,7 @@ def _run(
 
 
 def _tensors(proto: onnx.ModelProto) -> set[str]:
-    written = {name for node in proto.graph.node for name in node.output}
-    return written | {value.name for value in proto.graph.input}
+    return {*producers_of(proto.graph), *(value.name for value in proto.graph.input)}
 
 
 def _weight_sums(floats: Sequence[Model], quantized: Model, site: Site) -> _Sums:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, reduce
 from itertools import compress
@@ -22,8 +22,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from trtcal.backends.sessions import Array, Session, open_session, run_session
-from trtcal.backends.taps import showing
+from trtcal.backends.sessions import Array, open_session, run_session
+from trtcal.backends.taps import Inside, showing
 from trtcal.data import Dataset, Feeds, batch_for
 from trtcal.errors import TrtcalError, some
 from trtcal.evidence.findings import Cost, Evidence, Finding, of_kind
@@ -53,7 +53,13 @@ def tensor_peaks(
     types = _types(model.proto)
     names = [name for name in names if types.get(name) == TensorProto.FLOAT]
     rows = _Run(model.proto, names).peaks(dataset.batches(batch_for(model, BATCH)), progress)
-    return dict(zip(names, reduce(np.maximum, rows, np.zeros(len(names))).tolist(), strict=True))
+    return _largest(names, rows)
+
+
+def _largest(tensors: Collection[str], rows: Iterable[Array]) -> dict[str, float]:
+    """Return the largest of the peaks of all batches."""
+    largest = reduce(np.maximum, rows, np.zeros(len(tensors)))
+    return dict(zip(tensors, largest.tolist(), strict=True))
 
 
 def _types(proto: onnx.ModelProto) -> dict[str, int]:
@@ -67,22 +73,14 @@ class _Run:
     def __init__(self, proto: onnx.ModelProto, tensors: Sequence[str]) -> None:
         self.outputs = [value.name for value in proto.graph.output]
         self.proto, self.tensors = proto, tensors
-        self.session = self._open(_ends, ENDS)
-
-    def _open(
-        self, nodes: Callable[[str], Iterable[onnx.NodeProto]], suffixes: Sequence[str]
-    ) -> Session:
-        self.figures = [f"{name} {suffix}" for name in self.tensors for suffix in suffixes]
-        reduced = showing(self.proto, self.figures)
-        limits = {" zero": 0.0, " infinity": math.inf}.items()
-        scalars = (helper.make_tensor(name, TensorProto.FLOAT, (), [end]) for name, end in limits)
-        reduced.graph.initializer.extend(scalars)
-        _follow(reduced.graph, self.tensors, nodes)
-        return open_session(reduced, as_it_is=True)
+        self.figures = [f"{name} {end}" for name in tensors for end in ENDS]
+        reduced = showing(proto, self.figures)
+        _follow(reduced.graph, tensors, _ends)
+        self.session = open_session(reduced, as_it_is=True)
+        self.inside: Inside | None = None  # for tensors with values that are not finite
 
     def read(self, feeds: Feeds, names: Sequence[str]) -> list[Array]:
-        wide = {n: x.astype(np.float32) if x.dtype == np.float16 else x for n, x in feeds.items()}
-        return run_session(self.session, names, wide)
+        return run_session(self.session, names, _widened(feeds))
 
     def peaks(
         self, batches: Iterable[Feeds], progress: Callable[[int], None] = lambda done: None
@@ -94,15 +92,21 @@ class _Run:
 
     def _peaks(self, feeds: Feeds) -> Array:
         """Return the peaks of one batch: from the ends, unless a value is not finite."""
-        values = np.array([np.abs(each).max() for each in self.read(feeds, self.figures)])
-        width = len(self.figures) // max(len(self.tensors), 1)
-        is_empty = np.isfinite(values[width - 1 :: width]) if width > 1 else np.isinf(values)
-        values[np.repeat(is_empty, width) & np.isinf(values)] = 0.0  # ends of no value at all
-        if np.isfinite(values).all():
-            ends = values.reshape(len(self.tensors), -1)[:, :2] if self.tensors else values[:, None]
-            return np.asarray(ends.max(axis=1))
-        self.session = self._open(_peak, ("peak",))
-        return self._peaks(feeds)
+        ends = np.array([np.abs(each).max() for each in self.read(feeds, self.figures)])
+        ends = ends.reshape(len(self.tensors), len(ENDS))
+        ends[np.isfinite(ends[:, -1:]) & np.isinf(ends)] = 0.0  # ends of no value at all
+        peaks, is_finite = ends[:, :2].max(axis=1), np.isfinite(ends).all(axis=1)
+        if not is_finite.all():
+            names = [*compress(self.tensors, ~is_finite)]
+            if self.inside is None or self.inside.tensors != names:
+                self.inside = Inside(self.proto, names)
+            whole = self.inside.read(_widened(feeds)).values()
+            peaks[~is_finite] = [np.abs(x).max(initial=0, where=np.isfinite(x)) for x in whole]
+        return np.asarray(peaks)
+
+
+def _widened(feeds: Feeds) -> Feeds:
+    return {n: x.astype(np.float32) if x.dtype == np.float16 else x for n, x in feeds.items()}
 
 
 def _follow(
@@ -124,14 +128,6 @@ ENDS = ("min", "max", "sum")
 def _ends(tensor: str) -> Iterable[onnx.NodeProto]:
     for end in ENDS:
         yield helper.make_node(f"Reduce{end.title()}", [tensor], [f"{tensor} {end}"], keepdims=0)
-
-
-def _peak(tensor: str) -> Iterable[onnx.NodeProto]:
-    magnitude, below, finite = (f"{tensor} {part}" for part in ("magnitude", "below", "finite"))
-    yield helper.make_node("Abs", [tensor], [magnitude])
-    yield helper.make_node("Less", [magnitude, " infinity"], [below])
-    yield helper.make_node("Where", [below, magnitude, " zero"], [finite])
-    yield helper.make_node("ReduceMax", [finite], [f"{tensor} peak"], keepdims=0)
 
 
 def _overflown(proto: onnx.ModelProto, limits: Mapping[str, float]) -> onnx.ModelProto:
@@ -169,7 +165,6 @@ class _Float16Parts:
         self.makers = {n: node for n, node in makers.items() if types.get(n) == TensorProto.FLOAT16}
         self.readers = readers_of(self.wide.graph)
         self.dataset, self.size, self.high = dataset, size, list[tuple[Array, Array]]()
-        self.last: tuple[Feeds, list[Array]] = {}, []
 
     @cached_property
     def plain(self) -> _Run:
@@ -186,27 +181,19 @@ class _Float16Parts:
         reaching = ((peaks >= ends[places]).any() for places, peaks in self.high)
         for feeds in batches or compress(self.dataset.batches(self.size), reaching):
             size = len(next(iter(feeds.values())))
-            pairs = zip(self._plain_outputs(feeds), run.read(feeds, run.outputs), strict=True)
+            both = (each.read(feeds, each.outputs) for each in (self.plain, run))
+            pairs = zip(*both, strict=True)
             differing = np.any([_differing(a, b, size) for a, b in pairs], axis=0)
             count += int(differing.sum())
             first = feeds if first is None and differing.any() else first
         return count, first
 
-    def _plain_outputs(self, feeds: Feeds) -> list[Array]:
-        """Return the outputs without any overflow, which are kept of the last batch."""
-        if feeds is not self.last[0]:
-            self.last = feeds, self.plain.read(feeds, self.plain.outputs)
-        return self.last[1]
-
     def _peaks(self) -> dict[str, float]:
         """Return the peaks of all tensors, and keep of each batch those that come near the end."""
         near = np.array([self._end_of(n, INFINITE / MARGIN) for n in self.makers], np.float32)
-        highest = np.zeros(len(near))
-        for row in _Run(self.wide, [*self.makers]).peaks(self.dataset.batches(self.size)):
-            places = np.flatnonzero(row >= near)
-            self.high.append((places, row[places]))
-            highest = np.maximum(highest, row)
-        return dict(zip(self.makers, highest.tolist(), strict=True))
+        rows = list(_Run(self.wide, [*self.makers]).peaks(self.dataset.batches(self.size)))
+        self.high = [(places := np.flatnonzero(row >= near), row[places]) for row in rows]
+        return _largest(self.makers, rows)
 
     def findings(self, is_ours: bool) -> Iterable[Finding]:
         """Yield the overflow that outputs show; without one, that which twice the values would have."""

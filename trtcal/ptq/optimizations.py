@@ -200,14 +200,6 @@ def _zero_center(context: Context, state: State) -> Sequence[State]:
     return [replace(state.with_changes(centered[0]), calibration=centered[1])]
 
 
-def _correct_biases(context: Context, state: State) -> Sequence[State]:
-    return [_reconstructed(context, state)]
-
-
-def _round_weights(context: Context, state: State) -> Sequence[State]:
-    return [_reconstructed(context, state, rounding=True)]
-
-
 def _reconstructed(context: Context, state: State, rounding: bool = False) -> State:
     """Return a state with the overrides of layerwise reconstruction."""
     state = state.float_only
@@ -264,7 +256,7 @@ OPTIMIZATIONS = (
         "corrects each bias so that the mean of its channel after the activation is that of FP32",
         "data",
         "Nagel et al. 2019, appendix D",
-        _correct_biases,
+        lambda context, state: [_reconstructed(context, state)],
         fast=True,
     ),
     Optimization(
@@ -272,7 +264,7 @@ OPTIMIZATIONS = (
         "chooses all weights of a layer together, by its output error on quantized inputs",
         "data",
         "AdaRound 2020, solved as in GPTQ 2022",
-        _round_weights,
+        lambda context, state: [_reconstructed(context, state, rounding=True)],
     ),
 )
 """All optimizations in the order in which they are tried."""

@@ -274,45 +274,37 @@ def split(
     `fixed` gives the precision of what has no choice. Of several such splits, the one with most nodes
     in the `preferred` precision is taken.
     """
-    network = _Network()
+    numbers: dict[Hashable, int] = {FP16: 0, FP32: 1}
+    edges: list[tuple[int, int, int]] = []
+
+    def edge(source: Hashable, target: Hashable, capacity: int) -> None:
+        start = numbers.setdefault(source, len(numbers))
+        edges.append((start, numbers.setdefault(target, len(numbers)), capacity))
+
     for name, precision in fixed.items():
         source, target = (FP16, name) if precision == FP16 else (name, FP32)
-        network.edge(source, target, UNCUT)
+        edge(source, target, UNCUT)
     for number, (producer, readers, cost) in enumerate(crossings):
         down, up = ("down", number), ("up", number)
-        network.edge(producer, down, cost)  # cut where the producer is in float16, a reader is not
-        network.edge(up, producer, cost)  # and here the other way round
+        edge(producer, down, cost)  # cut where the producer is in float16, a reader is not
+        edge(up, producer, cost)  # and here the other way round
         for reader in readers:
-            network.edge(down, reader, UNCUT)
-            network.edge(reader, up, UNCUT)
-    return network.in_fp16(preferred)
+            edge(down, reader, UNCUT)
+            edge(reader, up, UNCUT)
+    side = _minimum_cut(edges, len(numbers), preferred)
+    return {name for name, number in numbers.items() if number in side} - {FP16}
 
 
-class _Network:
-    """A flow network from float16 to float32."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[Hashable, int] = {FP16: 0, FP32: 1}
-        self.edges: list[tuple[int, int, int]] = []
-
-    def edge(self, source: Hashable, target: Hashable, capacity: int) -> None:
-        start = self.numbers.setdefault(source, len(self.numbers))
-        end = self.numbers.setdefault(target, len(self.numbers))
-        self.edges.append((start, end, capacity))
-
-    def in_fp16(self, preferred: str) -> set[Hashable]:
-        """Return the names on the source's side of a minimum cut."""
-        rows, columns, capacities = np.array(self.edges or [(0, 1, 0)], np.int32).T
-        size = (len(self.numbers), len(self.numbers))
-        capacity = scipy.sparse.coo_array((capacities, (rows, columns)), size).tocsr()
-        left = capacity - scipy.sparse.csgraph.maximum_flow(capacity, 0, 1).flow
-        left.eliminate_zeros()
-        reached = partial(scipy.sparse.csgraph.breadth_first_order, return_predecessors=False)
-        if preferred == FP32:
-            side = set(reached(left, 0))
-        else:
-            side = set(range(size[0])) - set(reached(left.T.tocsr(), 1))
-        return {name for name, number in self.numbers.items() if number in side} - {FP16}
+def _minimum_cut(edges: Sequence[tuple[int, int, int]], count: int, preferred: str) -> set[int]:
+    """Return the numbers on the side of float16, 0, in a minimum cut from float32, 1."""
+    rows, columns, capacities = np.array(edges or [(0, 1, 0)], np.int32).T
+    capacity = scipy.sparse.coo_array((capacities, (rows, columns)), (count, count)).tocsr()
+    left = capacity - scipy.sparse.csgraph.maximum_flow(capacity, 0, 1).flow
+    left.eliminate_zeros()
+    reached = partial(scipy.sparse.csgraph.breadth_first_order, return_predecessors=False)
+    if preferred == FP32:
+        return set(reached(left, 0))
+    return set(range(count)) - set(reached(left.T.tocsr(), 1))
 
 
 CAST, TIED, UNCUT = 1, 1 << 10, 1 << 20  # a tie gives way to what is fixed only

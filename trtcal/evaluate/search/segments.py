@@ -26,10 +26,9 @@ from trtcal.evaluate.per_sample import Values
 from trtcal.evaluate.replay import Recording
 from trtcal.evaluate.tasks import TaskReader
 from trtcal.model import Model
-from trtcal.model.files import stand_in
 from trtcal.model.graph import part_of, reads
 from trtcal.model.ops import MULTIPLIES, QDQ
-from trtcal.model.tensors import producers_of
+from trtcal.model.tensors import producers_of, value_types
 from trtcal.quantization import Plan, find_layers, quantize
 from trtcal.quantization.qdq import in_opset_of
 from trtcal.ranges import Calibration
@@ -70,7 +69,7 @@ class PairedGraph:
         }
         self.inputs = [spec.name for spec in prepared.inputs]
         self.outputs = [spec.name for spec in prepared.outputs]
-        self.types = _types(prepared.proto)
+        self.types = value_types(prepared.proto)
         self.last = {name: i for i, node in enumerate(self.nodes) for name in reads(node)}
         self.last |= dict.fromkeys(self.outputs, len(self.nodes))
         self.readers = Counter(name for node in self.nodes for name in set(reads(node)))
@@ -155,11 +154,6 @@ class PairedGraph:
     def _value(self, name: str) -> onnx.ValueInfoProto:
         known = self.types.get(name)
         return known or onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
-
-
-def _types(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
-    graph = onnx.shape_inference.infer_shapes(stand_in(proto)).graph
-    return {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
 
 
 def _cuts(
