@@ -33,7 +33,7 @@ def driver(tmp_path, monkeypatch):
 
 def test_a_device_that_can_be_opened_is_named(driver):
     driver()
-    assert find_device() == Device("Imaginary GTX 1", "12.4")
+    assert find_device() == Device("Imaginary GTX 1", "12.4", capability=(9, 9))
 
 
 @pytest.mark.parametrize("code", [100, 803])
@@ -48,7 +48,10 @@ def test_an_error_of_the_driver_is_given_with_its_meaning(driver, code):
 
 @pytest.mark.parametrize(
     "call",
-    ["cuDriverGetVersion", "cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuDeviceGetName"],
+    [
+        *("cuDriverGetVersion", "cuInit", "cuDeviceGet"),
+        *("cuDevicePrimaryCtxRetain", "cuDeviceGetName", "cuDeviceGetAttribute"),
+    ],
 )
 def test_each_call_failing_is_no_device_and_says_why(driver, call):
     for code in (2, 46, 201, 719):
@@ -59,13 +62,11 @@ def test_each_call_failing_is_no_device_and_says_why(driver, call):
         assert device.hint == ERRORS[code][1]
 
 
-def test_a_gpu_whose_driver_fails_is_none(cuda, monkeypatch):
-    monkeypatch.setattr(targets.ctypes, "CDLL", lambda name: cuda.library)
+def test_a_gpu_whose_driver_fails_is_none(driver):
+    driver()
     assert str(targets.find_gpu()) == "Imaginary GTX 1 (sm99)"
-    for number in range(len(cuda.calls())):
-        cuda.reset()
-        cuda.fail(number, 719)
-        assert targets.find_gpu() is None
+    driver("cuDeviceGet", 719)
+    assert targets.find_gpu() is None
 
 
 def test_an_unknown_error_is_given_as_it_is(driver):

@@ -14,10 +14,12 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 LIBRARY = "libcuda.so.1"
 WAIT_S = 30.0  # several GPUs without NVIDIA's persistence mode take seconds
 NAME_BYTES = 256
+MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of cuda.h
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Device:
     cuda: str | None = None
     missing: str | None = None
     hint: str | None = None
+    capability: tuple[int, int] | None = None
 
 
 @functools.cache
@@ -49,12 +52,12 @@ def _broken(how: str) -> Device:
     return Device(missing=f"the NVIDIA driver {how}", hint=hint)
 
 
-def _read(answer: dict[str, object]) -> Device:
+def _read(answer: dict[str, Any]) -> Device:
     """Return what the child's answer means."""
     version = answer.get("cuda")
     cuda = f"{version // 1000}.{version % 1000 // 10}" if isinstance(version, int) else None
     if "name" in answer:
-        return Device(str(answer["name"]), cuda)
+        return Device(answer["name"], cuda, capability=tuple(answer["capability"]))
     if "code" not in answer:
         missing = f"there is no NVIDIA driver ({LIBRARY}) on this machine"
         hint = "build on the machine of the GPU; start a container with --gpus all"
@@ -80,6 +83,7 @@ def open_first() -> dict[str, object]:
         return {}
     version, device, context = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
     name = ctypes.create_string_buffer(NAME_BYTES)
+    capability = ctypes.c_int(), ctypes.c_int()
     answer: dict[str, object] = {}
     for call, arguments in (
         ("cuDriverGetVersion", (ctypes.byref(version),)),
@@ -87,11 +91,17 @@ def open_first() -> dict[str, object]:
         ("cuDeviceGet", (ctypes.byref(device), 0)),
         ("cuDevicePrimaryCtxRetain", (ctypes.byref(context), device)),
         ("cuDeviceGetName", (name, NAME_BYTES, device)),
+        ("cuDeviceGetAttribute", (ctypes.byref(capability[0]), MAJOR, device)),
+        ("cuDeviceGetAttribute", (ctypes.byref(capability[1]), MINOR, device)),
     ):
         if code := getattr(cuda, call)(*arguments):
             return {**answer, "call": call, "code": code}
         answer["cuda"] = version.value
-    return {**answer, "name": name.value.decode(errors="replace")}
+    found = {
+        "name": name.value.decode(errors="replace"),
+        "capability": [n.value for n in capability],
+    }
+    return {**answer, **found}
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import difflib
 import functools
 import os
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from trtcal.backends.cuda import LIBRARY
+from trtcal.backends.cuda import find_device
 from trtcal.config import DEVICE_NAME, is_device
 from trtcal.errors import InputError
 from trtcal.evidence.gpus import GPUS, capability_of
@@ -97,7 +96,6 @@ def runs_on(target: str, capability: Capability) -> bool:
     return capability in ((8, 0), (8, 6), (8, 9)) or capability >= (12, 0)
 
 
-MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of cuda.h
 GPU_S = 10.0  # that the driver may take to answer
 PACKAGES = (
     *("numpy", "onnx", "onnx-graphsurgeon", "onnxruntime"),
@@ -117,22 +115,9 @@ class Gpu:
 
 
 def find_gpu() -> Gpu | None:
-    """Return the first GPU that CUDA shows, None without one."""
-    device = ctypes.c_int()
-    try:
-        cuda = ctypes.CDLL(LIBRARY)
-    except OSError:
-        return None
-    if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0):
-        return None
-    name = ctypes.create_string_buffer(256)
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    failed = (
-        cuda.cuDeviceGetName(name, len(name), device)
-        or cuda.cuDeviceGetAttribute(ctypes.byref(major), MAJOR, device)
-        or cuda.cuDeviceGetAttribute(ctypes.byref(minor), MINOR, device)
-    )
-    return None if failed else Gpu(name.value.decode(errors="replace"), (major.value, minor.value))
+    """Return the first GPU that CUDA opens, None without one."""
+    device = find_device()
+    return Gpu(device.name, device.capability) if device.name and device.capability else None
 
 
 def machine() -> dict[str, Any]:

@@ -14,6 +14,7 @@ import onnx_graphsurgeon as gs
 
 from trtcal.model.graph import export_model, import_graph, replace_tensor
 from trtcal.model.ops import SENSITIVE
+from trtcal.model.passes.bfloat16 import widen
 from trtcal.model.passes.redundant import CASTS
 from trtcal.quantization.qdq import asked_precisions, fp16_tensors
 
@@ -59,20 +60,13 @@ def _axes_to_attributes(graph: gs.Graph) -> bool:
 
 def _widen(graph: gs.Graph) -> bool:
     """Make all float16 float32, with casts at inputs and outputs, and take other casts out."""
-    narrow = [tensor for tensor in graph.tensors().values() if tensor.dtype == np.float16]
     borders = [end for end in (*graph.inputs, *graph.outputs) if end.dtype == np.float16]
-    for tensor in narrow:
-        if isinstance(tensor, gs.Constant):
-            tensor.values = np.asarray(tensor.values, np.float32)
-        elif not any(tensor is border for border in borders):
-            tensor.dtype = np.float32
-    casts = [node for node in graph.nodes if node.op == "Cast" and node.attrs["to"] == FLOAT16]
-    for node in casts:
-        node.attrs["to"] = FLOAT
+    count = widen(graph, FLOAT16)
     for tensor in borders:
+        tensor.dtype = np.float16
         _cast_at_border(graph, tensor)
     CASTS.apply(graph)
-    return bool(narrow or casts)
+    return count > 0
 
 
 def _cast_at_border(graph: gs.Graph, tensor: gs.Variable) -> None:

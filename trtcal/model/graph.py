@@ -445,6 +445,12 @@ class GraphWriter:
         """Return a tensor of the shape of another one, which no node makes yet."""
         return gs.Variable(unique(name, self.names), dtype, like.shape)
 
+    def new_clip(self, name: str, source: gs.Tensor, limits: Iterable[Any]) -> gs.Variable:
+        """Add a Clip between two numbers, and return what it makes of a tensor."""
+        ends = [self.new_constant(name, np.asarray(end, np.float32)) for end in limits]
+        limited = self.new_variable(f"{source.name}/limited", np.float32, source)
+        return self.new_node("Clip", name, [source, *ends], limited)
+
     def new_node(
         self,
         op: str,

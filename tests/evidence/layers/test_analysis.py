@@ -12,7 +12,7 @@ from trtcal.evidence.layers.copies import examine, find_reformats, find_unfused,
 from trtcal.evidence.layers.flow import depths, find_chains, follow
 from trtcal.evidence.layers.layer import Layer, TensorInfo, is_quantize_step
 from trtcal.evidence.layers.reading import Engine, read_engine
-from trtcal.evidence.layers.roofline import counted_precision, share_by_kind, share_by_precision
+from trtcal.evidence.layers.roofline import counted_precision, kind_of, share_by
 
 CONV = "a.weight + QuantizeLinear_20 + Conv_22"
 
@@ -33,12 +33,12 @@ def kernel(name, reads, writes, kind="kgen", dtype="fp32", **fields):
 
 
 def test_shares_add_up_to_all_of_the_time(engine):
-    shares = {one.name: one for one in share_by_precision(engine)}
+    shares = {one.name: one for one in share_by(counted_precision, engine)}
     assert shares["int8"].time_ms == pytest.approx(0.2 + 0.06 + 0.07 + 0.06)
     assert shares["fp16"].time_ms == pytest.approx(0.1)
     assert shares["none"].time_ms == pytest.approx(0.05 + 0.04 + 0.03 + 0.03)
     assert "fp32" not in shares
-    for parts in (shares.values(), share_by_kind(engine)):
+    for parts in (shares.values(), share_by(kind_of, engine)):
         assert sum(one.layers for one in parts) == len(engine.layers)
         assert sum(one.time_ms for one in parts) == pytest.approx(engine.total_ms)
         assert sum(one.share for one in parts) == pytest.approx(1)
@@ -46,7 +46,7 @@ def test_shares_add_up_to_all_of_the_time(engine):
 
 def test_without_times_shares_are_of_bytes(engine):
     bare = Engine("x", tuple(dataclasses.replace(one, time_ms=None) for one in engine.layers))
-    shares = {one.name: one for one in share_by_precision(bare)}
+    shares = {one.name: one for one in share_by(counted_precision, bare)}
     assert shares["fp16"].moved_bytes == 4 * ELEMENTS
     assert shares["none"].moved_bytes == (5 + 4 + 3 + 3) * ELEMENTS
     assert sum(one.share for one in shares.values()) == pytest.approx(1)
@@ -202,7 +202,7 @@ def test_rings_and_unknown_types_do_no_harm():
     layers = (kernel("a", ("x",), ("t",), dtype="odd"), kernel("b", ("t",), ("u",)))
     (chain,) = find_chains(follow(layers))
     assert (chain.moved_bytes, chain.saved_bytes) == (None, None)
-    assert share_by_precision(Engine("x", layers))[-1].unsized == 1
+    assert share_by(counted_precision, Engine("x", layers))[-1].unsized == 1
 
 
 def test_findings_are_ranked_and_leave_out_what_costs_nothing(engine):

@@ -75,16 +75,6 @@ def kind_of(layer: Layer) -> str:
     return KINDS[1] if layer.is_pooling else KINDS[3]
 
 
-def share_by_precision(engine: Engine) -> tuple[Share, ...]:
-    """Return the share of each precision over all layers; the shares add up to 1."""
-    return _shares(engine, counted_precision, ORDER)
-
-
-def share_by_kind(engine: Engine) -> tuple[Share, ...]:
-    """Return the share of each kind of layer over all layers; the shares add up to 1."""
-    return _shares(engine, kind_of, KINDS)
-
-
 def time_of(layers: Sequence[Layer]) -> float | None:
     """Add up times; None if no layer has one."""
     times = [layer.time_ms for layer in layers if layer.time_ms is not None]
@@ -96,10 +86,11 @@ def bytes_of(layers: Sequence[Layer]) -> int:
     return sum(layer.bytes_moved or 0 for layer in layers)
 
 
-def _shares(
-    engine: Engine, group_of: Callable[[Layer], str], order: Sequence[str]
-) -> tuple[Share, ...]:
-    groups = {name: [layer for layer in engine.layers if group_of(layer) == name] for name in order}
+def share_by(group_of: Callable[[Layer], str], engine: Engine) -> tuple[Share, ...]:
+    """Return the share of each precision or kind over all layers; the shares add up to 1."""
+    groups: dict[str, list[Layer]] = {name: [] for name in (*ORDER, *KINDS)}
+    for layer in engine.layers:
+        groups[group_of(layer)].append(layer)
     return tuple(_share(name, layers, engine) for name, layers in groups.items() if layers)
 
 

@@ -296,18 +296,14 @@ class RuleIndex:
             for needle in rule.needles
         ]
         heads = {"", *(head for own, _ in asked for head in own)}
-        self.begun = {head: tuple(pair for own, pair in asked if head in own) for head in heads}
         self.by_head = {
             head: tuple(pair for own, pair in asked if not own or head in own) for head in heads
         }
-        self.anywhere = automaton(any_of(needle for needle, _ in self.by_head[""]))
 
     def find(self, body: Body, severity: str | None) -> tuple[Rule, re.Match[str]] | None:
         """Return the first rule that knows a body's text, with its match."""
         text = body.text
-        is_anywhere = self.anywhere.search(text.encode("utf-8", "surrogatepass"))
-        known = self.by_head if is_anywhere else self.begun
-        for needle, rule in known.get(text[:MIN_HEAD]) or known[""]:
+        for needle, rule in self.by_head.get(text[:MIN_HEAD], self.by_head[""]):
             if needle in text and (match := rule.match(body, severity)):
                 return rule, match
         return None

@@ -55,11 +55,12 @@ def in_float32(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model that computes in float32 what this one computes in float16 or bfloat16."""
     graph = import_graph(proto)
     for kind in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
-        _widen(graph, kind)
+        widen(graph, kind)
     return export_model(graph, proto)
 
 
-def _widen(graph: gs.Graph, kind: int = TensorProto.BFLOAT16) -> int:
+def widen(graph: gs.Graph, kind: int = TensorProto.BFLOAT16) -> int:
+    """Make float32 of a type in a graph and its subgraphs, and count what was of it."""
     count = 0
     for part in parts_of(graph):
         held = (value for node in part.nodes for value in node.attrs.values())
@@ -87,7 +88,7 @@ FLOAT32 = Pass(
     WIDENED,
     "Compute in float32 what a model computes in bfloat16, inputs and outputs too: each value is then "
     "more exact.",
-    _widen,
+    widen,
     retypes=True,
     on_request=True,
 )

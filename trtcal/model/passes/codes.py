@@ -61,12 +61,8 @@ class Pair:
         node, name = self.quantizer, self.quantizer.name
         source = node.inputs[0]
         if self.needs_limits:
-            limits = [
-                writer.new_constant(f"{name}/limit", np.asarray(end * self.scale, np.float32))
-                for end in (self.low, self.high)
-            ]
-            limited = writer.new_variable(f"{source.name}/limited", np.float32, source)
-            source = writer.new_node("Clip", f"{name}/limit", [source, *limits], limited)
+            limits = (self.low * self.scale, self.high * self.scale)
+            source = writer.new_clip(f"{name}/limit", source, limits)
         step = self.scale if self.is_exact else max(-self.low, self.high) * self.scale / HIGH
         parameters = [
             writer.new_constant(f"{name}/scale", np.asarray(step, np.float32)),

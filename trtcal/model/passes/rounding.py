@@ -255,12 +255,8 @@ def _replace(chain: Chain, writer: GraphWriter) -> None:
         codes = writer.new_constant(f"{name}/int8", steps)
     else:
         if (chain.low, chain.high) != (LOW, HIGH):
-            limits = [
-                writer.new_constant(f"{name}/limit", np.asarray(chain.scale * np.float32(limit)))
-                for limit in (chain.low, chain.high)
-            ]
-            limited = writer.new_variable(f"{name}/limited", np.float32, source)
-            source = writer.new_node("Clip", f"{chain.node}/limit", [source, *limits], limited)
+            limits = [chain.scale * np.float32(end) for end in (chain.low, chain.high)]
+            source = writer.new_clip(f"{chain.node}/limit", source, limits)
         codes = writer.new_variable(f"{name}/quantized", np.int8, source)
         writer.new_node("QuantizeLinear", f"{chain.node}/quantize", [source, scale, zero], codes)
     chain.result.inputs.clear()
