@@ -15,8 +15,9 @@ from itertools import pairwise
 
 from trtcal.documents import Document
 from trtcal.runs.history import History
+from trtcal.stats import Interval
 from trtcal.wings.fleet.costs import CostChange, Pricing, RunCost, change_between, read_runs
-from trtcal.wings.fleet.prices import MILLION, Cost
+from trtcal.wings.fleet.prices import MILLION
 
 PROJECT, MODEL, VARIANT, TARGET = "project", "model", "variant", "target"
 TAG = "tag:"
@@ -51,8 +52,9 @@ class CostLine:
 
     def to_document(self) -> Document:
         """Return the JSON form."""
-        latest, changes = self.latest, (self.since_first, self.since_version)
-        costs = (latest.cost, latest.per_month, latest.saving)
+        latest = self.latest
+        changes = {"since_first": self.since_first, "since_version": self.since_version}
+        costs = {name: getattr(latest, name) for name in ("cost", "per_month", "saving")}
         return {
             "group": self.group,
             "project": latest.entry.name,
@@ -65,14 +67,9 @@ class CostLine:
             "device": latest.device,
             "verdict": latest.entry.verdict,
             "price": latest.price.to_document() if latest.price else None,
-            **dict(zip(("cost", "per_month", "saving"), map(_plain, costs), strict=True)),
-            "since_first": changes[0].to_document() if changes[0] else None,
-            "since_version": changes[1].to_document() if changes[1] else None,
+            **{name: cost and asdict(cost) for name, cost in costs.items()},
+            **{name: change and change.to_document() for name, change in changes.items()},
         }
-
-
-def _plain(cost: Cost | None) -> Document | None:
-    return asdict(cost) if cost else None
 
 
 @dataclass(frozen=True)
@@ -87,12 +84,12 @@ class CostTotal:
     projects: int
     known: int
     inferences: float
-    per_month: Cost
+    per_month: Interval
 
     @property
-    def per_million(self) -> Cost:
+    def per_million(self) -> Interval:
         """The cost of a million inferences of the group."""
-        return self.per_month.times(MILLION / self.inferences)
+        return self.per_month.scaled(MILLION / self.inferences)
 
     def to_document(self) -> Document:
         """Return the JSON form."""
@@ -107,7 +104,7 @@ def _total(group: str | None, currency: str, latest: Sequence[RunCost]) -> CostT
     low = value - math.hypot(*(month.value - month.low for month in months))
     high = value + math.hypot(*(month.high - month.value for month in months))
     inferences = math.fsum(run.settings.inferences_per_month or 0 for run in latest)
-    total = Cost(value, low, high)
+    total = Interval(value, low, high)
     return CostTotal(group, currency, len(latest), len(months), inferences, total)
 
 

@@ -15,10 +15,10 @@ from trtcal.config import CostConfig
 from trtcal.documents import Document, from_fields, parsing
 from trtcal.runs.diff import NOISE, Inputs, changed_inputs
 from trtcal.runs.history import Entry, History
+from trtcal.stats import Interval
 from trtcal.wings.fleet.meter import Meter, Timing
 from trtcal.wings.fleet.prices import (
     MILLION,
-    Cost,
     Price,
     PriceTable,
     Quote,
@@ -94,26 +94,26 @@ class RunCost:
         return self.quote.why if self.timing else NO_TIMES
 
     @property
-    def cost(self) -> Cost | None:
+    def cost(self) -> Interval | None:
         """The cost of a million inferences in the price's currency, None without a price."""
         price = self.price
         return cost_per_million(self.timing.latency, price) if self.timing and price else None
 
     @property
-    def per_month(self) -> Cost | None:
+    def per_month(self) -> Interval | None:
         """The cost of a month, if it is known how many inferences that has."""
         inferences, cost = self.settings.inferences_per_month, self.cost
         if inferences is None or cost is None:
             return None
-        return cost.times(inferences / MILLION)
+        return cost.scaled(inferences / MILLION)
 
     @property
-    def saving(self) -> Cost | None:
+    def saving(self) -> Interval | None:
         """What is saved in per cent of FP32's cost on the same machine; None of FP32 itself."""
         if self.timing is None or self.is_reference:
             return None
         cost = relative_cost(self.timing.latency)
-        return Cost(100 - cost.value, 100 - cost.high, 100 - cost.low) if cost else None
+        return Interval(100 - cost.value, 100 - cost.high, 100 - cost.low) if cost else None
 
 
 @dataclass(frozen=True)
