@@ -44,11 +44,6 @@ def costs_by_tag(runs: Sequence[RunCost]) -> list[View]:
     ]
 
 
-def tags_of_last(runs: Sequence[RunCost]) -> list[str]:
-    """Return the tags of the last run as people write them."""
-    return [f"{key}={value}" for key, value in runs[-1].entry.tags.items()] if runs else []
-
-
 def _line(line: CostLine) -> View:
     latest, saving, month = line.latest, line.latest.saving, line.latest.per_month
     cost, price = latest.cost, latest.price

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trtcal.metrics import HIGHER, METRICS, OUTPUTS, metric_of
+from trtcal.metrics import HIGHER, OUTPUTS, metric_of
+from trtcal.runs.figures import reference_of
 from trtcal.runs.history import Entry
 from trtcal.wings.fleet.series import BASELINE, BOUND, MAD, Series
 
@@ -45,22 +46,16 @@ def falls_of(entries: Sequence[Entry], every: Sequence[Series]) -> tuple[Fall, .
 
     What fell in a run in which FP32 fell is left out: it has the same cause.
     """
-    reference = reference_of(every)
+    reference = reference_in(every)
     falls = [fall for series in every for fall in _falls(entries, series, reference)]
     caused = {fall.run for fall in falls if fall.is_of_reference}
     own = [fall for fall in falls if fall.is_of_reference or fall.run not in caused]
     return tuple(sorted(own, key=lambda fall: (-fall.run, not fall.is_of_reference)))
 
 
-def reference_of(every: Sequence[Series]) -> str | None:
-    """Return the variant that has outputs but no figure against FP32; None if several do."""
-    figures: dict[str, set[str]] = {}
-    for series in every:
-        figures.setdefault(series.variant, set()).add(series.figure)
-    against = {name for name, metric in METRICS.items() if not metric.has_baseline}
-    outputs = {name for name, metric in METRICS.items() if metric.of == OUTPUTS}
-    bare = [name for name, own in figures.items() if own & outputs and not own & against]
-    return bare[0] if len(bare) == 1 else None
+def reference_in(every: Sequence[Series]) -> str | None:
+    """Return the variant that is FP32; None if that is not one."""
+    return reference_of({(series.variant, series.figure): series.values[-1] for series in every})
 
 
 def _falls(entries: Sequence[Entry], series: Series, reference: str | None) -> Iterator[Fall]:

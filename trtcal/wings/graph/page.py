@@ -8,8 +8,9 @@ import jinja2
 from markupsafe import Markup
 
 from trtcal.documents import Document
-from trtcal.reporting import text
 from trtcal.reporting.render import asset, embedded, policy, seal_page
+from trtcal.reporting.sections import environment
+from trtcal.reporting.text import visible
 from trtcal.wings.graph.document import graph_document
 from trtcal.wings.graph.figures import figured_run
 
@@ -21,15 +22,9 @@ def render(document: Document) -> str:
     """Return the page of a graph's JSON."""
     style = asset("palette.css") + asset("graph.css", TEMPLATES)
     script = Markup().join(asset(name, TEMPLATES) for name in SCRIPTS)
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=lambda value: text.visible(value) if type(value) is str else value,
-    )
-    page = environment.get_template("graph.j2").render(
+    pages = environment("html", lambda value: visible(value) if type(value) is str else value)
+    pages.loader = jinja2.FileSystemLoader(TEMPLATES)
+    page = pages.get_template("graph.j2").render(
         title=document["title"],
         subtitle=document["subtitle"],
         report=document["report"],

@@ -18,7 +18,6 @@ from itertools import chain
 from pathlib import Path
 
 from trtcal.errors import GateFailed, InputError, ResourceError
-from trtcal.wings.fleet.store.location import explaining
 from trtcal.wings.fleet.store.objects import ROOT, Stored, age_of
 from trtcal.wings.fleet.store.push import GRACE
 from trtcal.wings.fleet.store.store import RUNS, TAGS, ArtifactStore
@@ -67,15 +66,14 @@ def collect_garbage(store: ArtifactStore, grace: timedelta = GRACE, dry: bool = 
 
 def clock_of(store: ArtifactStore) -> datetime:
     """Return the store's time, which is that of an object that was just written there."""
-    import obstore
-
-    path = f"{PROBE}{uuid.uuid4().hex}"
-    store.put_new(path, b"")
+    path, location = f"{PROBE}{uuid.uuid4().hex}", store.location
+    location.put(path, b"")
     try:
-        with explaining(store.location.shown):
-            return obstore.head(store.location.objects, path)["last_modified"]
+        if (probe := location.find(path)) is None:
+            raise ResourceError(f"{location.shown} loses what is written", "try again later")
+        return probe["last_modified"]
     finally:
-        store.delete(path)
+        location.delete(path)
 
 
 def reachable(store: ArtifactStore) -> set[str]:

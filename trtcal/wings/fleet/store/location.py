@@ -6,16 +6,17 @@ import ipaddress
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from trtcal.errors import InputError, ResourceError, TrtcalError
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta
     from obstore.store import ClientConfig, MemoryStore, ObjectStore
 
 FORMS = "a folder, s3://bucket/prefix, or memory://name"
@@ -38,6 +39,51 @@ class Location:
     shown: str
     objects: ObjectStore
     folder: Path | None = None
+
+    def find(self, path: str) -> ObjectMeta | None:
+        """Return what is known of an object without reading it, None if there is none."""
+        import obstore
+
+        with suppress(FileNotFoundError), explaining(self.shown):
+            return obstore.head(self.objects, path)
+        return None
+
+    def get(self, path: str, most: int) -> bytes | None:
+        """Return an object's bytes, None if there is none; `InputError` over `most` bytes."""
+        import obstore
+
+        with suppress(FileNotFoundError), explaining(self.shown):
+            answer = obstore.get(self.objects, path)
+            if answer.meta["size"] > most:
+                raise InputError(f"{self.shown}/{path} has more than {most} bytes")
+            return bytes(answer.bytes())
+        return None
+
+    def put(self, path: str, data: bytes, replace: bool = False) -> bool:
+        """Write a small object, in place of another one only on `replace`; return whether it did."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        mode: Literal["create", "overwrite"] = "overwrite" if replace else "create"
+        with suppress(AlreadyExistsError), explaining(self.shown):
+            obstore.put(self.objects, path, data, mode=mode, use_multipart=False)
+            return True
+        return False
+
+    def delete(self, path: str) -> None:
+        """Delete an object; one that is gone already is no error."""
+        import obstore
+
+        with suppress(FileNotFoundError), explaining(self.shown):
+            obstore.delete(self.objects, path)
+
+    def listed(self, prefix: str) -> Iterator[ObjectMeta]:
+        """Yield all objects whose names begin so, in their order."""
+        import obstore
+
+        with explaining(self.shown):
+            for page in obstore.list(self.objects, prefix, chunk_size=1000):
+                yield from page
 
 
 def open_location(url: str, base: Path = Path(), make: bool = False) -> Location:

@@ -15,7 +15,7 @@ from trtcal.documents import canonical_json, digest_bytes
 from trtcal.documents.bounds import MB, parse_json
 from trtcal.errors import InputError
 from trtcal.runs.statement import ALGORITHM
-from trtcal.wings.fleet.store.location import Location, explaining, open_location
+from trtcal.wings.fleet.store.location import Location, open_location
 from trtcal.wings.fleet.store.objects import CorruptedError, MissingError, Objects
 from trtcal.wings.fleet.store.record import SHORTEST_DIGEST, Filter, Record, record_of, time_of
 
@@ -65,12 +65,13 @@ class ArtifactStore:
         """Return the store at a URL or folder, made there if there is none yet."""
         store = cls(open_location(url, base, make=True))
         if store._marker() is None:
-            store.put_new(MARKER, canonical_json({"kind": "trtcal-store", "format": FORMAT}))
+            mark = canonical_json({"kind": "trtcal-store", "format": FORMAT})
+            store.location.put(MARKER, mark)
         store._check(store._marker())
         return store
 
     def _marker(self) -> bytes | None:
-        return self.get(MARKER, most=1000)
+        return self.location.get(MARKER, most=1000)
 
     def _check(self, marker: bytes | None) -> None:
         if marker is None:
@@ -89,50 +90,9 @@ class ArtifactStore:
                 return
         raise InputError(f"{self.location.shown}/{MARKER} is damaged", "give another --store")
 
-    def get(self, path: str, most: int) -> bytes | None:
-        """Return what stands under a name, None if nothing does; `InputError` over `most` bytes."""
-        import obstore
-
-        with explaining(self.location.shown):
-            try:
-                answer = obstore.get(self.location.objects, path)
-                if answer.meta["size"] > most:
-                    raise InputError(f"{self.location.shown}/{path} has more than {most} bytes")
-                return bytes(answer.bytes())
-            except FileNotFoundError as error:
-                if "NoSuchBucket" in str(error):
-                    raise
-                return None
-
-    def put_new(self, path: str, data: bytes) -> bool:
-        """Write a small object if there is none of this name; return whether there was none.
-
-        A server that ignores the condition writes the same bytes again: the name is that of its bytes.
-        """
-        import obstore
-        from obstore.exceptions import AlreadyExistsError
-
-        with explaining(self.location.shown):
-            try:
-                obstore.put(self.location.objects, path, data, mode="create", use_multipart=False)
-            except AlreadyExistsError:
-                return False
-        return True
-
-    def delete(self, path: str) -> None:
-        """Delete what stands under a name; nothing there is no error."""
-        import obstore
-
-        with explaining(self.location.shown), suppress(FileNotFoundError):
-            obstore.delete(self.location.objects, path)
-
     def names(self, prefix: str) -> Iterator[str]:
         """Yield all names that begin so, in their order."""
-        import obstore
-
-        with explaining(self.location.shown):
-            for page in obstore.list(self.location.objects, prefix, chunk_size=1000):
-                yield from (meta["path"] for meta in page)
+        return (meta["path"] for meta in self.location.listed(prefix))
 
     def runs(self) -> list[RunName]:
         """Return the names of all runs, the newest first."""
@@ -151,7 +111,7 @@ class ArtifactStore:
     def read(self, name: RunName) -> Record:
         """Return a run without its tags; `CorruptedError` if its Statement is not its digest's."""
         where = f"{self.location.shown}/{name.path}"
-        data = self.get(name.path, STATEMENT_BYTES)
+        data = self.location.get(name.path, STATEMENT_BYTES)
         if data is None:
             raise MissingError(f"{where} no longer exists", "list the runs again")
         if digest_bytes(data) != name.digest:
@@ -207,29 +167,26 @@ class ArtifactStore:
         return replace(record, tags=self.tags().get(record.digest, ()))
 
     def add(self, record: Record) -> bool:
-        """Make a run whose files are stored visible; return whether it was not there."""
+        """Make a run whose files are stored visible; return whether it was not there.
+
+        A server that ignores the condition writes the same bytes again: the name is that of its bytes.
+        """
         path = run_path(record)
         data = canonical_json(record.statement)
-        is_new = self.put_new(path, data)
-        if not is_new and self.get(path, STATEMENT_BYTES) != data:
-            self._replace(path, data)
+        is_new = self.location.put(path, data)
+        if not is_new and self.location.get(path, STATEMENT_BYTES) != data:
+            self.location.put(path, data, replace=True)
         return is_new
-
-    def _replace(self, path: str, data: bytes) -> None:
-        import obstore
-
-        with explaining(self.location.shown):
-            obstore.put(self.location.objects, path, data, mode="overwrite", use_multipart=False)
 
     def tag(self, digest: str, tags: Iterable[str]) -> None:
         """Give a run tags."""
         for tag in tags:
-            self.put_new(tag_path(digest, tag), b"")
+            self.location.put(tag_path(digest, tag), b"")
 
     def untag(self, digest: str, tags: Iterable[str]) -> None:
         """Take tags from a run."""
         for tag in tags:
-            self.delete(tag_path(digest, tag))
+            self.location.delete(tag_path(digest, tag))
 
 
 def run_path(record: Record) -> str:
