@@ -127,7 +127,8 @@ class ChainDifference:
 def compare_chains(before: Checkpoints, after: Checkpoints) -> ChainDifference:
     """Compare two chains; passes are paired by stage, subject and name, those of one name in order."""
     first, second = (
-        dict(placed(enumerate(checkpoints.chain, 1), _name)) for checkpoints in (before, after)
+        dict(placed(enumerate(checkpoints.chain, 1), lambda numbered: numbered[1].place))
+        for checkpoints in (before, after)
     )
     deltas, same = list[Delta](), list[Delta]()
     for place in merged(list(first), list(second)):
@@ -143,10 +144,6 @@ def compare_chains(before: Checkpoints, after: Checkpoints) -> ChainDifference:
 
 
 Numbered = tuple[int, Checkpoint]
-
-
-def _name(numbered: Numbered) -> tuple[str, str, str]:
-    return numbered[1].stage, numbered[1].subject, numbered[1].name
 
 
 def placed(

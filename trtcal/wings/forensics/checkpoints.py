@@ -50,13 +50,12 @@ class GraphTables:
 
     def see(self, graph: gs.Graph, record: PassRecord | None) -> None:
         """Add the table of a graph; `prepare_with_record` calls it."""
-        is_new = record is None or record.before != record.after
-        self.tables.append(_table(graph) if is_new else self.tables[-1])
-
-
-def _table(graph: gs.Graph) -> GraphTable:
-    proto, weights = small_export(graph)
-    return table_of(proto, {name: weight.digest for name, weight in weights.items()})
+        if record is not None and record.before == record.after:
+            self.tables.append(self.tables[-1])
+            return
+        proto, weights = small_export(graph)
+        digests = {name: weight.digest for name, weight in weights.items()}
+        self.tables.append(table_of(proto, digests))
 
 
 def checkpoints_of(prepared: Prepared, tables: Sequence[GraphTable]) -> list[Checkpoint]:

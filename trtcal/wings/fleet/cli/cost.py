@@ -221,14 +221,11 @@ def _change(change: CostChange | None, with_interval: bool = True) -> str:
     """Return a change in percent, with its interval, and whether it is within noise."""
     if change is None:
         return ""
-    value, low, high = (_signed(100 * end - 100) for end in (change.value, change.low, change.high))
+    ends = (f"{100 * end - 100:+.1f}" for end in (change.value, change.low, change.high))
+    value, low, high = (end.replace("-", "\u2212") for end in ends)
     inside = [f"{low} to {high}"] if with_interval else []
     inside += [] if change.is_beyond_noise else ["within noise"]
     return f"{value} % ({', '.join(inside)})" if inside else f"{value} %"
-
-
-def _signed(percent: float) -> str:
-    return f"{percent:+.1f}".replace("-", "\u2212")
 
 
 def _sentence(change: CostChange) -> str:

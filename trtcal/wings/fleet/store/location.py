@@ -93,13 +93,16 @@ def open_location(url: str, base: Path = Path(), make: bool = False) -> Location
     missing, or a URL has secrets in it: credentials come from the environment.
     """
     check_installed()
+    from obstore.store import MemoryStore
+
     if "://" not in url:
         return _folder(base / url, make)
     address = _split(url)
     if address.scheme == "file" and not address.netloc:
         return _folder(Path(address.path), make)
     if address.scheme == "memory":
-        return _memory(address.netloc)
+        memory = _memories.setdefault(address.netloc, MemoryStore())
+        return Location(f"memory://{address.netloc}", memory)
     if address.scheme == "s3":
         return _bucket(address)
     raise InputError(f"a store cannot be at {address.scheme}://", f"give {FORMS}")
@@ -136,12 +139,6 @@ def _folder(folder: Path, make: bool) -> Location:
         raise InputError(f"there is no store at {folder}: no such folder", "check --store")
     with explaining(str(folder)):
         return Location(str(folder), LocalStore(folder.absolute(), mkdir=make), folder)
-
-
-def _memory(name: str) -> Location:
-    from obstore.store import MemoryStore
-
-    return Location(f"memory://{name}", _memories.setdefault(name, MemoryStore()))
 
 
 def _bucket(url: SplitResult) -> Location:

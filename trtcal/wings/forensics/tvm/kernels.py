@@ -31,11 +31,11 @@ RESULT = "result"
 """The last step: it reads what the function returns."""
 
 
-def steps_of(mod: Any, function: str = "main") -> tuple[Step, ...]:
-    """Return the operators of a function after FuseOps, those of its kernels in their places."""
+def steps_of(mod: Any) -> tuple[Step, ...]:
+    """Return the operators of `main` after FuseOps, those of its kernels in their places."""
     functions = {variable.name_hint: value for variable, value in mod.functions_items()}
     reader = _Reader(functions)
-    main = functions[function]
+    main = functions["main"]
     scope = dict.fromkeys(main.params, INPUT)
     reader.read(main.body, scope, None)
     results = tuple(reader.place(statement, scope) for statement in _flat([main.body.body]))
