@@ -25,9 +25,18 @@ from trtcal.reporting.views import CLASSES
 from trtcal.runs.history import Entry, History
 from trtcal.wings.fleet.cost_views import cost_of_project, costs_by_tag
 from trtcal.wings.fleet.costs import Pricing, RunCost, read_runs
-from trtcal.wings.fleet.falls import Fall, falls_of, reference_in
 from trtcal.wings.fleet.prices import load_prices
-from trtcal.wings.fleet.series import WATCHED, Change, Series, changes_of, events_of, read_series
+from trtcal.wings.fleet.series import (
+    WATCHED,
+    Change,
+    Fall,
+    Series,
+    changes_of,
+    events_of,
+    falls_of,
+    read_series,
+    reference_in,
+)
 
 TEMPLATES = Path(__file__).parent / "templates"
 GENERATOR = "trtcal history dashboard"

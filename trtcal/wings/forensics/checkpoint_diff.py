@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from trtcal.documents import Document
+from trtcal.documents import Document, to_fields
 from trtcal.wings.forensics.chain import Checkpoint
 from trtcal.wings.forensics.checkpoints import PREPARE, Checkpoints
 from trtcal.wings.forensics.delta import GraphDelta, difference
@@ -83,19 +83,13 @@ class Delta:
 
     def to_document(self) -> Document:
         """Return the JSON form."""
-        both = {"before": self.before, "after": self.after}
+        checkpoint = self.checkpoint
         return {
-            "number": self.number,
-            "stage": self.checkpoint.stage,
-            "name": self.checkpoint.name,
-            "subject": self.checkpoint.subject,
-            **{
-                side: None if checkpoint is None else vars(checkpoint)
-                for side, checkpoint in both.items()
-            },
-            "changed": list(self.changed),
+            **to_fields(self),
+            "stage": checkpoint.stage,
+            "name": checkpoint.name,
+            "subject": checkpoint.subject,
             "is_unexplained": self.is_unexplained,
-            "graph": None if self.graph is None else vars(self.graph),
             "sentence": str(self),
         }
 

@@ -135,6 +135,11 @@ class Rows:
         for column, digest in {**prints._asdict(), **others}.items():
             self.columns[column].append(digest)
 
+    def table(self, signature: Iterable[str]) -> GraphTable:
+        """Return the table of all nodes that were added."""
+        columns = {name: b"".join(digests).hex() for name, digests in self.columns.items()}
+        return GraphTable(tuple(self.names), tuple(self.operators), tuple(signature), **columns)
+
 
 class _Writer:
     """Goes through a model once, from its inputs to its outputs."""
@@ -160,9 +165,7 @@ class _Writer:
         self._nodes(graph.node, scope, "", [value.name for value in graph.output])
         for key in self.functions:  # those that nothing calls too
             self._function(key)
-        columns = {name: b"".join(hashes).hex() for name, hashes in self.rows.columns.items()}
-        signature = (*_signature(self.proto, inputs), *_unmade(graph, constants))
-        return GraphTable(tuple(self.rows.names), tuple(self.rows.operators), signature, **columns)
+        return self.rows.table((*_signature(self.proto, inputs), *_unmade(graph, constants)))
 
     def _nodes(
         self, nodes: Sequence[NodeProto], scope: Scope, inside: str, outputs: Iterable[str]

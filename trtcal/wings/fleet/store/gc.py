@@ -7,7 +7,6 @@ clock.
 
 from __future__ import annotations
 
-import os
 import re
 import time
 import uuid
@@ -124,11 +123,7 @@ def _check_new_runs(store: ArtifactStore, deleted: set[str]) -> None:
 def _unfinished(folder: Path | None, now: datetime, grace: timedelta) -> Iterator[Path]:
     """Yield files that killed writers left in a store that is a folder."""
     roots = [folder / root for root in (ROOT, RUNS, TAGS, PROBE)] if folder else []
-    for place, _, names in chain.from_iterable(map(os.walk, roots)):
-        for name in names:
-            path = Path(place, name)
-            if (
-                UNFINISHED.fullmatch(name)
-                and now.timestamp() - path.lstat().st_mtime > grace.total_seconds()
-            ):
-                yield path
+    oldest = (now - grace).timestamp()
+    for path in chain.from_iterable(root.rglob("*") for root in roots):
+        if UNFINISHED.fullmatch(path.name) and path.lstat().st_mtime < oldest:
+            yield path

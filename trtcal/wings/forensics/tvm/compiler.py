@@ -14,8 +14,7 @@ from trtcal.model import Model
 from trtcal.model.files import write_onnx
 from trtcal.model.isolated import ask
 from trtcal.wings.forensics.checkpoints import Checkpoints, write_checkpoints
-from trtcal.wings.forensics.tvm.fusion import fusions_of
-from trtcal.wings.forensics.tvm.kernels import Step
+from trtcal.wings.forensics.tvm.fusion import Step, fusions_of
 
 LIMIT_S = 900.0
 MODEL, MADE = "model.onnx", "made"

@@ -45,9 +45,7 @@ class _Writer:
     def table(self) -> GraphTable:
         for name in sorted(self.functions):
             self._function(name)
-        columns = {name: b"".join(digests).hex() for name, digests in self.rows.columns.items()}
-        names, operators = tuple(self.rows.names), tuple(self.rows.operators)
-        return GraphTable(names, operators, tuple(sorted(self.signature)), **columns)
+        return self.rows.table(sorted(self.signature))
 
     def _function(self, name: str) -> Prints:
         """Return the prints of a function, whose rows are added once, before those of who calls it."""
