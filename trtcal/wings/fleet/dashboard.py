@@ -23,7 +23,7 @@ from trtcal.reporting.sections import environment as templates
 from trtcal.reporting.text import visible
 from trtcal.reporting.views import CLASSES
 from trtcal.runs.history import Entry, History
-from trtcal.wings.fleet.cost_views import cost_of_project, costs_by_tag
+from trtcal.wings.fleet.cost_table import cost_of_project, costs_by_tag
 from trtcal.wings.fleet.costs import Pricing, RunCost, read_runs
 from trtcal.wings.fleet.prices import load_prices
 from trtcal.wings.fleet.series import (

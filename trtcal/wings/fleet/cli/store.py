@@ -77,9 +77,9 @@ class Push(StoreOptions, example="trtcal store push reports/digits --tag team=vi
 
     def _run(self) -> None:
         from trtcal.pipeline.job import all_outputs
-        from trtcal.wings.fleet.store.push import push, record_of_folder
         from trtcal.wings.fleet.store.record import check_tags
         from trtcal.wings.fleet.store.store import ArtifactStore
+        from trtcal.wings.fleet.store.transfer import push, record_of_folder
 
         tags, place = check_tags(self.tags), self._place
         record = record_of_folder(self.run, all_outputs(), self.name or self.config.project)
@@ -108,7 +108,7 @@ class Pull(StoreOptions, example="trtcal store pull 3f2a91bc04de -o reports/digi
 
     def _run(self) -> None:
         from trtcal.pipeline.job import all_outputs
-        from trtcal.wings.fleet.store.pull import pull
+        from trtcal.wings.fleet.store.transfer import pull
 
         store, record = self.find(self.run)
         output = self.output or Path(f"run-{record.identity}")

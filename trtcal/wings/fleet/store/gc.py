@@ -1,7 +1,7 @@
 """Garbage collection: deletes objects that no run in the store has, and unfinished files.
 
 A push may run at the same time. What it writes is younger than the grace period, and what it finds
-there it writes again if it is older than a quarter of that (`push.FRESH`). Ages are by the store's
+there it writes again if it is older than a quarter of that (`transfer.FRESH`). Ages are by the store's
 clock.
 """
 
@@ -18,8 +18,8 @@ from pathlib import Path
 
 from trtcal.errors import GateFailed, InputError, ResourceError
 from trtcal.wings.fleet.store.objects import ROOT, Stored, age_of
-from trtcal.wings.fleet.store.push import GRACE
 from trtcal.wings.fleet.store.store import RUNS, TAGS, ArtifactStore
+from trtcal.wings.fleet.store.transfer import GRACE
 
 PROBE = "gc/"
 UNFINISHED = re.compile(r".+#\d+")
