@@ -29,16 +29,41 @@ NUMBERS = ("loss_db", "ms", "bytes", "clipped")
 LAYER_SHOWN = 120  # characters of a layer's name
 
 
-class Cards:
-    """The cards of one engine's nodes."""
+class Engine:
+    """What one engine, or the layers expected of it, made of the nodes that are drawn."""
 
     def __init__(self, shown: Figured, drawn: Drawn) -> None:
         self.shown, self.drawn = shown, drawn
-        document = shown.document
-        self.tensors = numbered_tensors(document) if document else {}
-        self.quantize = self._quantize()
+        self.figures: list[NodeFigures | None] = [None] * len(drawn.names)
+        self.inside: dict[int, list[int]] = {}
+        self._tensors = numbered_tensors(shown.document) if shown.document else {}
+        self._quantized_by = self._quantize()
+        index = LayersByNode(shown.layers)
+        for name, number in drawn.numbers.items():
+            self.figures[number] = shown.nodes.get(name)
+            for layer in index.listing(name):
+                self.inside.setdefault(layer, []).append(number)
 
-    def card(self, number: int, node: NodeFigures) -> Document:
+    def document(self) -> Document:
+        """Return its part of the JSON."""
+        timed = [node for node in self.figures if node and node.ms is not None]
+        return {
+            "title": text.visible(self.shown.title),
+            "estimated": bool(timed) and not any(node.is_measured for node in timed),
+            "values": self._values(),
+            "layers": [
+                {"title": self._title(layer), "nodes": nodes}
+                for layer, nodes in self.inside.items()
+                if len(nodes) > 1
+            ],
+            "copies": list(self._copies()),
+            "islands": self._islands(),
+            "cards": [
+                node and self._card(number, node) for number, node in enumerate(self.figures)
+            ],
+        }
+
+    def _card(self, number: int, node: NodeFigures) -> Document:
         """Return a node's card."""
         return {
             "facts": [[label, text.visible(value)] for label, value in self._facts(number, node)],
@@ -60,10 +85,10 @@ class Cards:
 
     def _command(self, node: NodeFigures) -> str | None:
         """Return what leaves a node in float that was requested in a narrow format."""
-        if not self.quantize or node.op not in MULTIPLIES or node.requested not in NARROW:
+        if not self._quantized_by or node.op not in MULTIPLIES or node.requested not in NARROW:
             return None
         output = f"{self.shown.model.name}-mixed.onnx"
-        return command_line(*self.quantize, keep_float=glob.escape(node.node), o=output)
+        return command_line(*self._quantized_by, keep_float=glob.escape(node.node), o=output)
 
     def _quantize(self) -> list[str]:
         """Return the words that quantized this model, with the files of its run where it is known."""
@@ -85,50 +110,16 @@ class Cards:
     def _histogram(self, number: int) -> Document | None:
         """Return the histogram of the first tensor that a node reads and of which one is known."""
         reads = self.drawn.tensors[number]
-        name = next((name for name in reads if name in self.tensors), None)
+        name = next((name for name in reads if name in self._tensors), None)
         if name is None:
             return None
-        tensor = self.tensors[name][1]
+        tensor = self._tensors[name][1]
         amaxes = {row["method"]: _short(row["amax"]) for row in tensor["ranges"]}
         return {
             "tensor": text.visible(name),
             "bars": heights(tensor["bars"]),
             "top": _short(tensor["observed"]),
             "ranges": [[text.visible(method), amax] for method, amax in amaxes.items()],
-        }
-
-
-class Engine:
-    """What one engine, or the layers expected of it, made of the nodes that are drawn."""
-
-    def __init__(self, shown: Figured, drawn: Drawn) -> None:
-        self.shown, self.drawn = shown, drawn
-        self.figures: list[NodeFigures | None] = [None] * len(drawn.names)
-        self.inside: dict[int, list[int]] = {}
-        index = LayersByNode(shown.layers)
-        for name, number in drawn.numbers.items():
-            self.figures[number] = shown.nodes.get(name)
-            for layer in index.listing(name):
-                self.inside.setdefault(layer, []).append(number)
-
-    def document(self) -> Document:
-        """Return its part of the JSON."""
-        timed = [node for node in self.figures if node and node.ms is not None]
-        cards = Cards(self.shown, self.drawn)
-        return {
-            "title": text.visible(self.shown.title),
-            "estimated": bool(timed) and not any(node.is_measured for node in timed),
-            "values": self._values(),
-            "layers": [
-                {"title": self._title(layer), "nodes": nodes}
-                for layer, nodes in self.inside.items()
-                if len(nodes) > 1
-            ],
-            "copies": list(self._copies()),
-            "islands": self._islands(),
-            "cards": [
-                node and cards.card(number, node) for number, node in enumerate(self.figures)
-            ],
         }
 
     def _values(self) -> dict[str, list[Any]]:

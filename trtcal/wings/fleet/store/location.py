@@ -92,9 +92,12 @@ def open_location(url: str, base: Path = Path(), make: bool = False) -> Location
     `make` makes a folder that is not there. `InputError` if it is none that is known, a folder is
     missing, or a URL has secrets in it: credentials come from the environment.
     """
-    check_installed()
-    from obstore.store import MemoryStore
-
+    try:
+        from obstore.store import MemoryStore
+    except ImportError as error:
+        raise InputError(
+            "the artifact store needs the package obstore", "pip install 'trtcal[store]'"
+        ) from error
     if "://" not in url:
         return _folder(base / url, make)
     address = _split(url)
@@ -106,16 +109,6 @@ def open_location(url: str, base: Path = Path(), make: bool = False) -> Location
     if address.scheme == "s3":
         return _bucket(address)
     raise InputError(f"a store cannot be at {address.scheme}://", f"give {FORMS}")
-
-
-def check_installed() -> None:
-    """`InputError` if the package that reaches stores is missing."""
-    try:
-        import obstore  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            "the artifact store needs the package obstore", "pip install 'trtcal[store]'"
-        ) from error
 
 
 def _split(url: str) -> SplitResult:
