@@ -42,13 +42,12 @@ from tests.runs.stored import (
 from trtcal.documents import canonical_json, digest_bytes, digest_file
 from trtcal.errors import GateFailed, InputError, ResourceError
 from trtcal.runs.statement import STATEMENT
-from trtcal.wings.fleet.store.check import verify_store
-from trtcal.wings.fleet.store.gc import collect_garbage
 from trtcal.wings.fleet.store.location import open_location
 from trtcal.wings.fleet.store.objects import CorruptedError, MissingError, Objects, path_of
 from trtcal.wings.fleet.store.origin import digest_wanted, find_origin
 from trtcal.wings.fleet.store.record import Filter, check_names, record_of
 from trtcal.wings.fleet.store.store import ArtifactStore, run_path
+from trtcal.wings.fleet.store.upkeep import collect_garbage, verify_store
 
 NOW, DAY = timedelta(0), timedelta(hours=24)
 

@@ -223,13 +223,9 @@ def _change(entries: Sequence[Entry], series: Series, shift: Shift, stands: bool
 
 
 @dataclass(frozen=True)
-class Fall:
+class Fall(Changed):
     """A figure that fell with a run; `stands` unless it came back until the last run."""
 
-    variant: str
-    figure: str
-    before: float
-    after: float
     run: int
     stands: bool
     is_of_reference: bool

@@ -260,7 +260,7 @@ class Verify(StoreOptions, example="trtcal store verify --store s3://models/int8
     """Read all objects and statements again; the status is 1 if one is missing or corrupted."""
 
     def _run(self) -> None:
-        from trtcal.wings.fleet.store.check import verify_store
+        from trtcal.wings.fleet.store.upkeep import verify_store
 
         store = self.open()
         with progress("reading", sum(1 for _ in store.objects.listed()), "objects") as advance:
@@ -295,7 +295,7 @@ class Gc(StoreOptions, example="trtcal store gc --dry-run"):
     dry_run: bool = option("List what would be deleted, and delete nothing.")
 
     def _run(self) -> None:
-        from trtcal.wings.fleet.store.gc import collect_garbage
+        from trtcal.wings.fleet.store.upkeep import collect_garbage
 
         if self.older_than < GRACE_HOURS:
             note("note: under 24 hours this may delete objects that an unfinished push uses")
