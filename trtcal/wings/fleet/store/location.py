@@ -93,7 +93,7 @@ def open_location(url: str, base: Path = Path(), make: bool = False) -> Location
     missing, or a URL has secrets in it: credentials come from the environment.
     """
     try:
-        from obstore.store import MemoryStore
+        import obstore
     except ImportError as error:
         raise InputError(
             "the artifact store needs the package obstore", "pip install 'trtcal[store]'"
@@ -104,7 +104,7 @@ def open_location(url: str, base: Path = Path(), make: bool = False) -> Location
     if address.scheme == "file" and not address.netloc:
         return _folder(Path(address.path), make)
     if address.scheme == "memory":
-        memory = _memories.setdefault(address.netloc, MemoryStore())
+        memory = _memories.setdefault(address.netloc, obstore.store.MemoryStore())
         return Location(f"memory://{address.netloc}", memory)
     if address.scheme == "s3":
         return _bucket(address)

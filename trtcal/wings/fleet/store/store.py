@@ -21,21 +21,13 @@ from trtcal.wings.fleet.store.record import SHORTEST_DIGEST, Filter, Record, rec
 
 MARKER, FORMAT = "trtcal-store.json", 1
 RUNS, TAGS = "runs/", "tags/"
-RUN_NAME = re.compile(rf"{RUNS}(\d{{8}}T\d{{6}}Z)-([0-9a-f]{{64}})\.json")
+RUN_NAME = re.compile(rf"{RUNS}\d{{8}}T\d{{6}}Z-[0-9a-f]{{64}}\.json")
 TAG_NAME = re.compile(rf"{TAGS}([0-9a-f]{{64}})/([^/]+)")
 STATEMENT_BYTES = 16 * MB
 WORKERS = 8  # requests at once
 ALL = Filter()
 T = TypeVar("T")
 V = TypeVar("V")
-
-
-@dataclass(frozen=True)
-class RunName:
-    """Where a run's Statement lies, and its digest, which is in the name."""
-
-    path: str
-    digest: str
 
 
 @dataclass(frozen=True)
@@ -94,11 +86,9 @@ class ArtifactStore:
         """Yield all names that begin so, in their order."""
         return (meta["path"] for meta in self.location.listed(prefix))
 
-    def runs(self) -> list[RunName]:
-        """Return the names of all runs, the newest first."""
-        matches = [match for name in self.names(RUNS) if (match := RUN_NAME.fullmatch(name))]
-        matches.sort(key=lambda match: match[0], reverse=True)
-        return [RunName(match[0], ALGORITHM + match[2]) for match in matches]
+    def runs(self) -> list[str]:
+        """Return the names of all runs' Statements, the newest first."""
+        return sorted(filter(RUN_NAME.fullmatch, self.names(RUNS)), reverse=True)
 
     def tags(self) -> dict[str, tuple[str, ...]]:
         """Return the tags of all runs, by the digests of their Statements."""
@@ -108,17 +98,17 @@ class ArtifactStore:
                 by_digest.setdefault(ALGORITHM + match[1], []).append(match[2])
         return {digest: tuple(sorted(tags)) for digest, tags in by_digest.items()}
 
-    def read(self, name: RunName) -> Record:
+    def read(self, path: str) -> Record:
         """Return a run without its tags; `CorruptedError` if its Statement is not its digest's."""
-        where = f"{self.location.shown}/{name.path}"
-        data = self.location.get(name.path, STATEMENT_BYTES)
+        where, digest = f"{self.location.shown}/{path}", digest_in(path)
+        data = self.location.get(path, STATEMENT_BYTES)
         if data is None:
             raise MissingError(f"{where} no longer exists", "list the runs again")
-        if digest_bytes(data) != name.digest:
+        if digest_bytes(data) != digest:
             raise CorruptedError(f"{where} is corrupted: its digest differs", "push that run again")
         try:
-            record = record_of(parse_json(data), name.digest)
-            if run_path(record) != name.path:
+            record = record_of(parse_json(data), digest)
+            if run_path(record) != path:
                 raise ValueError(f"it is of {record.run.made_at}")
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise InputError(
@@ -126,11 +116,11 @@ class ArtifactStore:
             ) from error
         return record
 
-    def _read(self, name: RunName) -> Record | Damaged:
+    def _read(self, path: str) -> Record | Damaged:
         try:
-            return self.read(name)
+            return self.read(path)
         except InputError as error:
-            return Damaged(name.path, error.message)
+            return Damaged(path, error.message)
 
     def records(
         self, filters: Filter = ALL, last: int | None = None
@@ -156,7 +146,7 @@ class ArtifactStore:
                 "its digest",
                 "`trtcal store list` shows the runs",
             )
-        runs = [run for run in self.runs() if run.digest.startswith(ALGORITHM + digits)]
+        runs = [run for run in self.runs() if digest_in(run).startswith(ALGORITHM + digits)]
         if len(runs) != 1:
             how = f"{len(runs)} runs that begin" if runs else "no run that begins"
             raise MissingError(
@@ -193,6 +183,11 @@ def run_path(record: Record) -> str:
     """Return the name of a run: the time, by which names sort, and the digest of its Statement."""
     stamp = time_of(record.run.made_at).strftime("%Y%m%dT%H%M%SZ")
     return f"{RUNS}{stamp}-{record.digest.removeprefix(ALGORITHM)}.json"
+
+
+def digest_in(path: str) -> str:
+    """Return the digest of a run's Statement, which is in its name."""
+    return ALGORITHM + path.rpartition("-")[2].removesuffix(".json")
 
 
 def tag_path(digest: str, tag: str) -> str:
