@@ -91,7 +91,7 @@ def graph_document(shown: Sequence[Figured], report: str | None = None) -> Docum
 
 
 def _check_same(first: Figured, other: Figured) -> None:
-    known = {name for name, node in first.nodes.items()} & other.nodes.keys()
+    known = first.nodes.keys() & other.nodes.keys()
     if len(known) < LEAST_SHARED * min(len(first.nodes), len(other.nodes)):
         what = f"{first.title} and {other.title} have {len(known)} nodes in common"
         raise InputError(what, "give two builds or two variants of one network")
