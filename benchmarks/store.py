@@ -40,11 +40,10 @@ from tests.runs.stored import (
 )
 from trtcal.documents import digest_file
 from trtcal.errors import TrtcalError
-from trtcal.wings.fleet.store.check import verify_store
-from trtcal.wings.fleet.store.gc import collect_garbage
 from trtcal.wings.fleet.store.objects import CorruptedError, path_of
 from trtcal.wings.fleet.store.origin import find_origin, origin_of
 from trtcal.wings.fleet.store.store import ArtifactStore
+from trtcal.wings.fleet.store.upkeep import collect_garbage, verify_store
 
 PROCESSES, ENGINES = 4, 8
 LONGEST_S = 2.0  # from a process's first push to its end by a kill, at most

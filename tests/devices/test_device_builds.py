@@ -36,10 +36,9 @@ from trtcal.errors import BackendError, InputError, ResourceError
 from trtcal.evidence.manifest import MANIFEST, read_build
 from trtcal.model import load_model
 from trtcal.quantization import Plan, quantize, write_quantized
-from trtcal.wings.devices.arrays import packed, unpacked
 from trtcal.wings.devices.backend import _batches
 from trtcal.wings.devices.connection import Connection
-from trtcal.wings.devices.session import timing_of
+from trtcal.wings.devices.session import packed, timing_of, unpacked
 
 VERSION = onnxruntime.__version__
 

@@ -10,9 +10,8 @@ from tests.fixtures.fails import fails
 from tests.fixtures.networks import conv_net
 from trtcal.errors import InputError
 from trtcal.wings.frameworks import conversion
-from trtcal.wings.frameworks.conversion import convert
+from trtcal.wings.frameworks.conversion import convert, digest_source
 from trtcal.wings.frameworks.formats import Format
-from trtcal.wings.frameworks.source import digest_source
 
 
 class Bomb:

@@ -15,9 +15,8 @@ from trtcal.model import load_model
 from trtcal.quantization import Plan, quantize
 from trtcal.quantization.qdq import write_quantized
 from trtcal.reporting.render import changed_parts
-from trtcal.wings.graph.document import graph_document
 from trtcal.wings.graph.figures import figured
-from trtcal.wings.graph.page import render
+from trtcal.wings.graph.page import graph_document, render
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e\x1b[31m\"&'{{ 7 * 7 }}"
 

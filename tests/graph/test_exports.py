@@ -11,8 +11,7 @@ from tests.fixtures import commands
 from tests.graph.conftest import DIGITS
 from trtcal.errors import InputError
 from trtcal.wings.graph.figures import figured
-from trtcal.wings.graph.model_explorer import export_model_explorer
-from trtcal.wings.graph.netron import export_netron
+from trtcal.wings.graph.viewers import export_model_explorer, export_netron
 
 
 def test_node_data_are_values_and_colors_by_graph_and_node(run, tmp_path):

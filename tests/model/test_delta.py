@@ -17,7 +17,7 @@ from tests.model.deltas import KINDS, changed
 from tests.model.passes.graphs import branch, info, make
 from trtcal.model import load_model
 from trtcal.model.graph import import_graph, small_export
-from trtcal.wings.forensics.delta import CHANGES, difference
+from trtcal.wings.forensics.delta import difference
 from trtcal.wings.forensics.merkle import COLUMNS, table_of
 
 node = helper.make_node
@@ -174,13 +174,12 @@ def test_sparse_weights_count():
     assert seen(with_sparse(1.0), with_sparse(2.0)) == ("constants", "product")
 
 
-def test_every_kind_has_a_description_and_every_column_a_digest_a_node():
+def test_every_column_has_a_digest_a_node():
     table = table_of(net(conv(), RELU))
     assert all(len(table.column(name)) == 2 for name in COLUMNS)
     table.check()
     with fails(ValueError, "columns"):
         dataclasses.replace(table, uses="").check()
-    assert {"renamed", "reordered", "constants", "structure"} < set(CHANGES)
 
 
 def test_the_work_is_in_proportion_to_the_nodes():

@@ -14,11 +14,11 @@ from tests.runs.runs import report
 from trtcal.documents import digest_bytes, write_document
 from trtcal.pipeline.job import all_outputs
 from trtcal.reporting.document import REPORT_KIND, VERSION
-from trtcal.wings.fleet.store.pull import pull as pull_run
-from trtcal.wings.fleet.store.push import Pushed, record_of_folder
-from trtcal.wings.fleet.store.push import push as push_run
 from trtcal.wings.fleet.store.record import Record
 from trtcal.wings.fleet.store.store import ArtifactStore
+from trtcal.wings.fleet.store.transfer import Pushed, record_of_folder
+from trtcal.wings.fleet.store.transfer import pull as pull_run
+from trtcal.wings.fleet.store.transfer import push as push_run
 
 SERVER = """
 import logging, sys, threading

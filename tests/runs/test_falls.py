@@ -4,8 +4,7 @@ import pytest
 
 from tests.runs.runs import report
 from trtcal.runs.history import History
-from trtcal.wings.fleet.falls import falls_of
-from trtcal.wings.fleet.series import read_series
+from trtcal.wings.fleet.series import falls_of, read_series
 
 
 def falls(tmp_path, tops):

@@ -2,7 +2,7 @@
 
 import gzip
 
-from trtcal.wings.forensics.stages import BuilderStage, builder_stages
+from trtcal.wings.forensics.checkpoints import BuilderStage, builder_stages
 
 LOG = """[11/24/2026-10:00:00] [I] [TRT] Graph construction completed in 0.0178641 seconds.
 [11/24/2026-10:00:00] [V] [TRT] Original: 34 layers

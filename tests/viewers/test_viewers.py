@@ -14,8 +14,7 @@ import pytest
 import trtcal
 from tests.browser.conftest import required_browser
 from trtcal.wings.graph.figures import figured
-from trtcal.wings.graph.model_explorer import export_model_explorer
-from trtcal.wings.graph.netron import export_netron
+from trtcal.wings.graph.viewers import export_model_explorer, export_netron
 
 DIGITS = Path(__file__).parent.parent.parent / "samples" / "digits"
 OTHERS = ("Input", "Output", "Initializer", "InitializedInput")

@@ -32,10 +32,9 @@ from trtcal.evidence.manifest import INSPECTED, LAYER_TIMES, LOG, Build
 from trtcal.model import Model, TensorSpec
 from trtcal.model.files import OnnxFile
 from trtcal.model.passes.bfloat16 import refuse_bfloat16
-from trtcal.wings.devices.arrays import MALFORMED, REPORT, write_batches
 from trtcal.wings.devices.connection import Connection
 from trtcal.wings.devices.registry import Facts, find_device, recall, remember
-from trtcal.wings.devices.session import DeviceSession
+from trtcal.wings.devices.session import MALFORMED, REPORT, DeviceSession, write_batches
 
 NOT_THERE = ("--timing-cache",)
 MEASURED, BATCHES = "measured.json", "batches.bin"

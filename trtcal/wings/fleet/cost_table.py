@@ -1,7 +1,7 @@
 """Costs of the runs of a history by tag and over time, with the runs between which they changed.
 
 A project's runs are one series whatever becomes of its model, so a new version is held against the one
-before.
+before. What the dashboard shows of them is plain data.
 """
 
 from __future__ import annotations
@@ -12,15 +12,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from itertools import pairwise
+from typing import Any
 
 from trtcal.documents import Document
+from trtcal.reporting.text import between, money
 from trtcal.runs.history import History
+from trtcal.stats import Interval
 from trtcal.wings.fleet.costs import CostChange, Pricing, RunCost, change_between, read_runs
-from trtcal.wings.fleet.prices import MILLION, Cost
+from trtcal.wings.fleet.prices import MILLION
 
 PROJECT, MODEL, VARIANT, TARGET = "project", "model", "variant", "target"
 TAG = "tag:"
 UNTAGGED = "(untagged)"
+KEYS_SHOWN = 8  # tags that have a section of their own
+CHANGES_SHOWN = 10
+CAUSES_SHOWN = 6
+
+View = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -51,8 +59,9 @@ class CostLine:
 
     def to_document(self) -> Document:
         """Return the JSON form."""
-        latest, changes = self.latest, (self.since_first, self.since_version)
-        costs = (latest.cost, latest.per_month, latest.saving)
+        latest = self.latest
+        changes = {"since_first": self.since_first, "since_version": self.since_version}
+        costs = {name: getattr(latest, name) for name in ("cost", "per_month", "saving")}
         return {
             "group": self.group,
             "project": latest.entry.name,
@@ -65,14 +74,9 @@ class CostLine:
             "device": latest.device,
             "verdict": latest.entry.verdict,
             "price": latest.price.to_document() if latest.price else None,
-            **dict(zip(("cost", "per_month", "saving"), map(_plain, costs), strict=True)),
-            "since_first": changes[0].to_document() if changes[0] else None,
-            "since_version": changes[1].to_document() if changes[1] else None,
+            **{name: cost and asdict(cost) for name, cost in costs.items()},
+            **{name: change and change.to_document() for name, change in changes.items()},
         }
-
-
-def _plain(cost: Cost | None) -> Document | None:
-    return asdict(cost) if cost else None
 
 
 @dataclass(frozen=True)
@@ -87,12 +91,12 @@ class CostTotal:
     projects: int
     known: int
     inferences: float
-    per_month: Cost
+    per_month: Interval
 
     @property
-    def per_million(self) -> Cost:
+    def per_million(self) -> Interval:
         """The cost of a million inferences of the group."""
-        return self.per_month.times(MILLION / self.inferences)
+        return self.per_month.scaled(MILLION / self.inferences)
 
     def to_document(self) -> Document:
         """Return the JSON form."""
@@ -107,7 +111,7 @@ def _total(group: str | None, currency: str, latest: Sequence[RunCost]) -> CostT
     low = value - math.hypot(*(month.value - month.low for month in months))
     high = value + math.hypot(*(month.high - month.value for month in months))
     inferences = math.fsum(run.settings.inferences_per_month or 0 for run in latest)
-    total = Cost(value, low, high)
+    total = Interval(value, low, high)
     return CostTotal(group, currency, len(latest), len(months), inferences, total)
 
 
@@ -213,3 +217,76 @@ def changes_of(series: Sequence[RunCost]) -> list[CostChange]:
 def _group(run: RunCost, by: str) -> str | None:
     named = {PROJECT: run.entry.name, MODEL: run.version, VARIANT: run.variant, TARGET: run.device}
     return named[by] if by in named else run.entry.tags.get(by.removeprefix(TAG))
+
+
+def cost_of_project(runs: Sequence[RunCost]) -> View | None:
+    """Return a project's cost, its values over time and its changes; None if no run has a cost."""
+    table = table_of(runs)
+    if not any(run.cost for run in runs):
+        return None
+    view = _line(table.lines[0])
+    return {
+        **view,
+        "unpriced": sum(run.cost is None for run in runs),
+        "changes": [_change(change) for change in table.changes[: -CHANGES_SHOWN - 1 : -1]],
+    }
+
+
+def costs_by_tag(runs: Sequence[RunCost]) -> list[View]:
+    """Return for each tag that runs have its groups, and how their costs went: one line a project."""
+    keys = sorted({key for run in runs for key in run.entry.tags})
+    return [
+        {
+            "key": key,
+            "lines": [
+                {**_line(line), "group": UNTAGGED if line.group is None else line.group}
+                for line in table_of(runs, TAG + key).lines
+            ],
+        }
+        for key in keys[:KEYS_SHOWN]
+    ]
+
+
+def _line(line: CostLine) -> View:
+    latest, saving, month = line.latest, line.latest.saving, line.latest.per_month
+    cost, price = latest.cost, latest.price
+    currency = price.currency if price else ""
+    same = [run for run in line.runs if run.price and run.price.currency == currency]
+    return {
+        "project": latest.entry.name,
+        "runs": len(line.runs),
+        "variant": latest.variant,
+        "value": cost.value if cost else None,
+        "cost": f"{money(cost.value)} {currency}" if cost else None,
+        "interval": f"{money(cost.low)} to {money(cost.high)}" if cost else "",
+        "price": price.to_document() if price else None,
+        "month": f"{money(month.value)} {currency}" if month else None,
+        "saving": saving,
+        "saved": between(saving.low, saving.high, 1) if saving else "",
+        "since": [
+            (what, _change(change))
+            for what, change in (
+                ("first run", line.since_first),
+                ("last version", line.since_version),
+            )
+            if change
+        ],
+        "places": [run.entry.number for run in same],
+        "values": [run.cost.value for run in same if run.cost],
+        "currency": currency,
+    }
+
+
+def _change(change: CostChange) -> View:
+    after = change.after
+    is_new = change.before.version != after.version
+    return {
+        "run": after.entry.number,
+        "made_at": after.entry.made_at,
+        "version": after.version[:19] if is_new else "",
+        "percent": f"{100 * change.value - 100:+.1f}",
+        "interval": f"{100 * change.low - 100:+.1f} to {100 * change.high - 100:+.1f}",
+        "is_noise": not change.is_beyond_noise,
+        "inputs": list(change.inputs)[:CAUSES_SHOWN],
+        "more": max(len(change.inputs) - CAUSES_SHOWN, 0),
+    }

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import date, datetime, timezone
 from functools import partial
+from typing import Any
 
 from trtcal.config import CostConfig
 from trtcal.documents import Document, from_fields, parsing
 from trtcal.runs.diff import NOISE, Inputs, changed_inputs
-from trtcal.runs.history import Entry, History
-from trtcal.wings.fleet.meter import Meter, Timing
+from trtcal.runs.history import Entry, History, storable
+from trtcal.stats import Interval
 from trtcal.wings.fleet.prices import (
     MILLION,
-    Cost,
     Price,
     PriceTable,
     Quote,
@@ -31,6 +31,64 @@ from trtcal.wings.fleet.prices import (
 NO_TIMES = "no times with intervals are recorded: add the report again with `trtcal history add`"
 PRICE_KEPT = "the price that was given with the run is kept"
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+LARGEST = 1e12  # of a time in ms, or a batch
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A batch's median time in ms and the speed-up over FP32 beside it, with 95 % intervals."""
+
+    batch: int
+    p50_ms: float
+    p50_interval_ms: tuple[float, float]
+    speedup: float
+    speedup_interval: tuple[float, float]
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the times are numbers above 0 that lie in their interval."""
+        low, high = self.p50_interval_ms
+        return 0 < self.batch < LARGEST and 1 / LARGEST < low <= self.p50_ms <= high < LARGEST
+
+    @property
+    def latency(self) -> dict[str, Any]:
+        """The same as a report has it."""
+        return vars(self)
+
+
+@dataclass(frozen=True)
+class Meter:
+    """What the cost of a run follows from: times by variant, the price it had, what serves the model.
+
+    `reference` is the FP32 variant, `price` that of the report, None if it had none; `cost` is what its
+    configuration said.
+    """
+
+    reference: str
+    timings: dict[str, Timing]
+    price: dict[str, Any] | None
+    cost: dict[str, Any]
+
+    @property
+    def settings(self) -> CostConfig:
+        """What serves the model."""
+        return CostConfig.from_document({"cost": self.cost})
+
+
+def meter_of_run(report: Document) -> Meter:
+    """Return what a report's costs follow from, without its tags; only variants with intervals."""
+    measured = report["measured"]
+    names = {variant.name for variant in fields(Timing)}
+    timings: dict[str, Timing] = {}
+    for name, variant in measured["variants"].items():
+        if names <= set(variant["latency"]):
+            timing = from_fields(Timing, {key: variant["latency"][key] for key in names})
+            timings |= {storable(name): timing} if timing.is_possible else {}
+    settings = CostConfig.from_document(report)
+    price = (measured.get("costs") or {}).get("price")
+    reference = storable(report["comparison"]["rows"][0]["name"])
+    price = Price.from_document(price).to_document() if price else None
+    return Meter(reference, timings, price, replace(settings, tags={}).to_document())
 
 
 @dataclass(frozen=True)
@@ -94,26 +152,26 @@ class RunCost:
         return self.quote.why if self.timing else NO_TIMES
 
     @property
-    def cost(self) -> Cost | None:
+    def cost(self) -> Interval | None:
         """The cost of a million inferences in the price's currency, None without a price."""
         price = self.price
         return cost_per_million(self.timing.latency, price) if self.timing and price else None
 
     @property
-    def per_month(self) -> Cost | None:
+    def per_month(self) -> Interval | None:
         """The cost of a month, if it is known how many inferences that has."""
         inferences, cost = self.settings.inferences_per_month, self.cost
         if inferences is None or cost is None:
             return None
-        return cost.times(inferences / MILLION)
+        return cost.scaled(inferences / MILLION)
 
     @property
-    def saving(self) -> Cost | None:
+    def saving(self) -> Interval | None:
         """What is saved in per cent of FP32's cost on the same machine; None of FP32 itself."""
         if self.timing is None or self.is_reference:
             return None
         cost = relative_cost(self.timing.latency)
-        return Cost(100 - cost.value, 100 - cost.high, 100 - cost.low) if cost else None
+        return Interval(100 - cost.value, 100 - cost.high, 100 - cost.low) if cost else None
 
 
 @dataclass(frozen=True)

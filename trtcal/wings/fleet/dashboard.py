@@ -19,14 +19,24 @@ from trtcal.limits import DO_NOT, SHIP, WITH_CARE
 from trtcal.metrics import METRICS, OUTPUTS, metric_of
 from trtcal.reporting.render import asset, embedded, policy
 from trtcal.reporting.sections import TEMPLATES as REPORT
-from trtcal.reporting.text import count, money, visible
+from trtcal.reporting.sections import environment as templates
+from trtcal.reporting.text import visible
 from trtcal.reporting.views import CLASSES
 from trtcal.runs.history import Entry, History
-from trtcal.wings.fleet.cost_views import cost_of_project, costs_by_tag, tags_of_last
+from trtcal.wings.fleet.cost_table import cost_of_project, costs_by_tag
 from trtcal.wings.fleet.costs import Pricing, RunCost, read_runs
-from trtcal.wings.fleet.falls import Fall, falls_of, reference_of
 from trtcal.wings.fleet.prices import load_prices
-from trtcal.wings.fleet.series import WATCHED, Change, Series, changes_of, events_of, read_series
+from trtcal.wings.fleet.series import (
+    WATCHED,
+    Change,
+    Fall,
+    Series,
+    changes_of,
+    events_of,
+    falls_of,
+    read_series,
+    reference_in,
+)
 
 TEMPLATES = Path(__file__).parent / "templates"
 GENERATOR = "trtcal history dashboard"
@@ -78,9 +88,10 @@ def write_dashboard(history: History, folder: Path, last: int | None = None) -> 
 
 
 def _costs(runs: Sequence[RunCost]) -> View:
+    tags = runs[-1].entry.tags if runs else {}
     return {
         "cost": cost_of_project(runs),
-        "tags": tags_of_last(runs),
+        "tags": [f"{key}={value}" for key, value in tags.items()],
         "cost_of": {run.entry.number: run for run in runs},
     }
 
@@ -204,7 +215,7 @@ def _chart(
     A mark is the number of the run, and whether the figure got worse with it.
     """
     own = [series for series in every if series.figure == figure]
-    looks = _looks(_variants(every), reference_of(every))
+    looks = _looks(_variants(every), reference_in(every))
     fallen = [fall for fall in falls if fall.figure == figure]
     marks = {change.run: False for change in changes if change.figure == figure}
     worse = {each.run for each in changes if each.figure == figure and each.is_better is False}
@@ -273,18 +284,10 @@ def _environment() -> jinja2.Environment:
     style = asset("palette.css") + asset("report.css") + own[0] + own[1]
     scripts = asset("tables.js"), asset("uplot.js", TEMPLATES), asset("dashboard.js", TEMPLATES)
     script = scripts[0] + scripts[1] + scripts[2]
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([TEMPLATES, REPORT]),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=lambda value: visible(value) if type(value) is str else value,
-    )
+    environment = templates("html", lambda value: visible(value) if type(value) is str else value)
+    environment.loader = jinja2.FileSystemLoader([TEMPLATES, REPORT])
     environment.filters["figure"] = lambda value: f"{value:.5g}"
     environment.filters["spark"] = lambda values: _spark_points(values[-SPARK_RUNS:])
-    environment.filters["counted"] = count
-    environment.filters["money"] = money
     environment.filters["label"] = lambda figure: metric_of(figure).title
     environment.filters["tone"] = lambda verdict: CLASSES.get(verdict, "open")
     environment.globals |= {

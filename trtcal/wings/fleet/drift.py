@@ -37,7 +37,6 @@ class Saved:
     `largest` is the largest difference over its tolerance, infinite where an exact output differs.
     """
 
-    path: Path
     tier: str
     agrees: tuple[bool, ...]
     within: tuple[bool, ...]
@@ -73,8 +72,7 @@ def drift(bundle: Path, files: Sequence[Path], least: float) -> list[Tier]:
     """
     manifest, digest = read_bundle(bundle)
     golden = read_npz(bundle / manifest["golden"]["file"])
-    check = partial(_compared, Path(MANIFEST), "", manifest, golden, golden)
-    parsing(bundle / MANIFEST, check)
+    parsing(bundle / MANIFEST, partial(_compared, "", manifest, golden, golden))
     saved = [read_saved(path, manifest, digest, golden) for path in files]
     if len({path.resolve() for path in files}) < len(files):  # equal contents are two devices' own
         raise InputError("a file of saved outputs is given twice", "give one file for each device")
@@ -102,10 +100,10 @@ def read_saved(path: Path, manifest: Document, digest: str, golden: Arrays) -> S
         raise InputError(
             f"{path} has the outputs of another bundle", "give the outputs of this bundle"
         )
-    return parsing(path, lambda: _compared(path, tier, manifest, arrays, golden))
+    return parsing(path, lambda: _compared(tier, manifest, arrays, golden))
 
 
-def _compared(path: Path, tier: str, manifest: Document, arrays: Arrays, golden: Arrays) -> Saved:
+def _compared(tier: str, manifest: Document, arrays: Arrays, golden: Arrays) -> Saved:
     about, kinds = manifest["golden"], (manifest["task"] or {}).get("outputs", {})
     agrees, within, largest = [], [], 0.0
     for sample in range(about["samples"]):
@@ -121,7 +119,7 @@ def _compared(path: Path, tier: str, manifest: Document, arrays: Arrays, golden:
         agrees.append(all(map(_same_class, classes)) if classes else is_within)
         within.append(is_within)
         largest = max(largest, *ratios)
-    return Saved(path, tier, tuple(agrees), tuple(within), largest)
+    return Saved(tier, tuple(agrees), tuple(within), largest)
 
 
 def _ratio(output: Array, golden: Array, tolerance: float) -> float:

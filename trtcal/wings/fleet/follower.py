@@ -8,7 +8,7 @@ from trtcal.documents import Document, to_fields
 from trtcal.limits import Judgement, Limit
 from trtcal.runs.follower import Follower
 from trtcal.runs.history import Entry
-from trtcal.wings.fleet.meter import meter_of_run
+from trtcal.wings.fleet.costs import meter_of_run
 from trtcal.wings.fleet.prices import PriceTable, judge_costs, load_prices, named_price, with_costs
 
 

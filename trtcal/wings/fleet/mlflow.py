@@ -12,13 +12,14 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from trtcal.documents import read_json
 from trtcal.errors import BackendError, InputError
 from trtcal.runs.history import Entry
+from trtcal.wings.fleet.costs import EPOCH
+from trtcal.wings.fleet.prices import moment_of
 
 IDENTITY = "trtcal.run"
 ARTIFACTS = ("report.json", "report.html")
@@ -109,7 +110,7 @@ def _send_once(client: Any, experiment: str, known: Known, entry: Entry) -> bool
 
 def _send(client: Any, experiment: str, entry: Entry, identity: str) -> str:
     """Make a run of an entry; only when all is there is it said to be finished."""
-    moment = _milliseconds(entry.made_at)
+    moment = int((moment_of(entry.made_at) or EPOCH).timestamp() * 1000)
     tags = {IDENTITY: identity, "mlflow.runName": f"run {entry.number}", **_tags(entry)}
     run: str = client.create_run(experiment, start_time=moment, tags=tags).info.run_id
     for batch in _batches(entry, moment):
@@ -154,13 +155,6 @@ def _key(name: str) -> str:
 def _value(value: object) -> str:
     """Return text that every store can keep."""
     return str(value).encode("utf-8", "backslashreplace").decode()[:LONGEST_VALUE]
-
-
-def _milliseconds(made_at: str) -> int:
-    try:
-        return int(datetime.fromisoformat(made_at).timestamp() * 1000)
-    except (ValueError, OverflowError):
-        return 0
 
 
 def _artifacts(entry: Entry) -> list[Path]:

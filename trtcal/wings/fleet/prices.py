@@ -37,6 +37,7 @@ from trtcal.limits import Figure, Judgement, Limit
 from trtcal.metrics import COST
 from trtcal.reporting.engines import CPU
 from trtcal.reporting.verdict import refused_targets
+from trtcal.stats import Interval
 
 TABLE = Path(__file__).with_name("prices.toml")
 EXAMPLE = "the table of trtcal is an example of the format: trtcal/wings/fleet/prices.toml"
@@ -167,22 +168,8 @@ def _day_and_price(price: Price) -> tuple[date, float]:
 def _price_on(own: Sequence[Price], day: date) -> Price | None:
     """Return the newest price of an offer that is not after a day, of two the lower one."""
     before = [price for price in own if price.seen is not None and price.seen <= day]
-    newest = max((_day_and_price(price)[0] for price in before), default=None)
-    own_of_day = [price for price in before if price.seen == newest]
-    return min(own_of_day, key=_day_and_price, default=None)
-
-
-@dataclass(frozen=True)
-class Cost:
-    """A cost, with the ends that the latency's 95 % interval gives it."""
-
-    value: float
-    low: float
-    high: float
-
-    def times(self, factor: float) -> Cost:
-        """Return so many times the cost."""
-        return Cost(factor * self.value, factor * self.low, factor * self.high)
+    lowest_first = sorted(before, key=_day_and_price)
+    return max(lowest_first, key=lambda price: price.seen or date.min, default=None)
 
 
 def load_prices(path: Path | None = None) -> PriceTable:
@@ -209,22 +196,21 @@ def named_price(per_hour: float, currency: str = "USD") -> Price:
     return Price("as given", float(per_hour), currency, None)
 
 
-def cost_per_million(latency: Mapping[str, Any], price: Price) -> Cost:
+def cost_per_million(latency: Mapping[str, Any], price: Price) -> Interval:
     """Return what a million samples cost at a latency (as in a comparison, for one batch)."""
 
     def cost(batch_ms: float) -> float:
         return MILLION * price.per_hour * batch_ms / (HOUR_MS * float(latency["batch"]))
 
-    low, high = latency["p50_interval_ms"]
-    return Cost(cost(latency["p50_ms"]), cost(low), cost(high))
+    return Interval(*map(cost, (latency["p50_ms"], *latency["p50_interval_ms"])))
 
 
-def relative_cost(latency: Mapping[str, Any]) -> Cost | None:
+def relative_cost(latency: Mapping[str, Any]) -> Interval | None:
     """Return the cost in per cent of FP32's on the same machine; None without a speed-up above 0."""
     slowest, fastest = latency["speedup_interval"]
     if min(slowest, latency["speedup"]) <= 0:
         return None
-    return Cost(100 / latency["speedup"], 100 / fastest, 100 / slowest)
+    return Interval(100 / latency["speedup"], 100 / fastest, 100 / slowest)
 
 
 def find_costs(
@@ -267,18 +253,12 @@ def _note(quote: Quote) -> str:
     return f"{note} Warning: {quote.why}." if quote.why else note
 
 
-def day_of(made_at: str) -> date | None:
-    """Return the day in UTC of an ISO time, None if it is none.
-
-    >>> day_of("2026-11-01T23:30:00-02:00")
-    datetime.date(2026, 11, 2)
-    """
-    moment = moment_of(made_at)
-    return moment.date() if moment else None
-
-
 def moment_of(made_at: str) -> datetime | None:
-    """Return an ISO time in UTC, to the second, None if it is none; without an offset it is UTC."""
+    """Return an ISO time in UTC, to the second, None if it is none; without an offset it is UTC.
+
+    >>> print(moment_of("2026-11-01T23:30:00-02:00"))
+    2026-11-02 01:30:00+00:00
+    """
     try:
         parsed = datetime.fromisoformat(made_at.replace("Z", "+00:00"))
         aware = parsed if parsed.tzinfo else parsed.replace(tzinfo=timezone.utc)
@@ -297,7 +277,8 @@ def with_costs(
     """
     measured = document["measured"]
     machine = machine_of(measured["machine"], CostConfig.from_document(document))
-    day = day_of(measured["made_at"]) or date.max
+    moment = moment_of(measured["made_at"])
+    day = moment.date() if moment else date.max
     costs = find_costs(measured["variants"], machine, table, price, day)
     is_for_gpu = any(build["target"] != CPU for build in document["builds"])
     if not costs["price"] and (is_for_gpu or refused_targets(measured["failed_builds"])):

@@ -1,10 +1,15 @@
-"""A model's figures over its runs, the shifts in them, and what changed where a shift began."""
+"""A model's figures over its runs: shifts, what changed where a shift began, and falls.
+
+A shift takes several runs to show; a fall of the accuracy of FP32 or a variant is seen in the run that
+has it. The history has no intervals, so that a fall is what exceeds both the scatter of the runs before
+and `LEAST`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -12,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from trtcal.metrics import METRICS
+from trtcal.metrics import HIGHER, METRICS, OUTPUTS, metric_of
 from trtcal.runs.diff import Changed, Inputs, changed_inputs
+from trtcal.runs.figures import reference_of
 from trtcal.runs.history import Entry, History
 
 Values = npt.NDArray[np.float64]
@@ -29,6 +35,8 @@ SMALLEST_SHIFT = 0.002  # relative change that is shown
 TINY = 1e-12
 CHUNK = 1024  # runs examined together
 MAD = 1.4826  # makes the median absolute deviation the standard deviation of a normal distribution
+LEAST = {"%": 1.0, "dB": 3.0}
+"""Unit -> the smallest drop that is a fall: the default limit of a share, half of the amplitude."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +47,6 @@ class Shift:
     found: int
     before: float
     after: float
-
-    @property
-    def change(self) -> float:
-        """Relative change: 0.05 is 5 % more."""
-        return (
-            self.after / self.before - 1.0 if self.before else math.copysign(math.inf, self.after)
-        )
 
 
 def find_shifts(values: Sequence[float]) -> tuple[Shift, ...]:
@@ -219,3 +220,55 @@ def _change(entries: Sequence[Entry], series: Series, shift: Shift, stands: bool
         stands,
         changed_inputs(before, first),
     )
+
+
+@dataclass(frozen=True)
+class Fall(Changed):
+    """A figure that fell with a run; `stands` unless it came back until the last run."""
+
+    run: int
+    stands: bool
+    is_of_reference: bool
+
+    @property
+    def sentence(self) -> str:
+        """What fell, with its unit and run."""
+        metric, name = metric_of(self.figure), "FP32" if self.is_of_reference else self.variant
+        unit = metric.unit
+        drop = f"{self.before:.3g} {unit} to {self.after:.3g} {unit}"
+        return f"{name} fell from {drop} in run {self.run} ({metric.title})"
+
+
+def falls_of(entries: Sequence[Entry], every: Sequence[Series]) -> tuple[Fall, ...]:
+    """Return every fall, the latest run first, in it FP32's before others.
+
+    What fell in a run in which FP32 fell is left out: it has the same cause.
+    """
+    reference = reference_in(every)
+    falls = [fall for series in every for fall in _falls(entries, series, reference)]
+    caused = {fall.run for fall in falls if fall.is_of_reference}
+    own = [fall for fall in falls if fall.is_of_reference or fall.run not in caused]
+    return tuple(sorted(own, key=lambda fall: (-fall.run, not fall.is_of_reference)))
+
+
+def reference_in(every: Sequence[Series]) -> str | None:
+    """Return the variant that is FP32; None if that is not one."""
+    return reference_of({(series.variant, series.figure): series.values[-1] for series in every})
+
+
+def _falls(entries: Sequence[Entry], series: Series, reference: str | None) -> Iterator[Fall]:
+    metric, values = metric_of(series.figure), np.asarray(series.values)
+    if metric.of != OUTPUTS or metric.better != HIGHER or metric.unit not in LEAST:
+        return
+    least, start = LEAST[metric.unit], 0
+    for place in map(int, np.flatnonzero(np.diff(values) < -least) + 1):
+        before = values[max(start, place - BASELINE) : place]
+        level = float(np.median(before))
+        scatter = MAD * float(np.median(np.abs(before - level)))
+        if level - values[place] <= max(least, BOUND * scatter):
+            continue
+        start, after = place, float(values[place])
+        stands = abs(values[-1] - after) < abs(values[-1] - level) or values[-1] < after
+        run = entries[series.places[place]].number
+        is_of_reference = series.variant == reference
+        yield Fall(series.variant, series.figure, level, after, run, bool(stands), is_of_reference)

@@ -134,7 +134,8 @@ def bisect(
     With `predicted` the limit is on findings that the graph alone lets expect. `InputError` if the
     good run breaks it too, the bad one holds it, or they do not differ.
     """
-    name = variant or limit.variant or _variant(bad)
+    first = next(iter(bad.plans), f"{INT8}{bad.calibration.method}")
+    name = variant or limit.variant or first
     sides = Sides(_side(good), _side(bad), name)
     sides.components = list(_components(sides))
     trial = Trial(limit, name, say, predicted)
@@ -175,10 +176,6 @@ def _is_asked(execution: Pass, config: Config) -> bool:
     return execution.name not in settings.skip and (
         execution.name in settings.add or not execution.on_request
     )
-
-
-def _variant(config: Config) -> str:
-    return next(iter(config.plans), f"{INT8}{config.calibration.method}")
 
 
 def _checked_ends(trial: Trial, sides: Sides, say: Say) -> tuple[Outcome, Outcome]:

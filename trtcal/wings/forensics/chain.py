@@ -70,10 +70,15 @@ class Checkpoint:
     artifact: str | None = None
 
     @property
+    def place(self) -> tuple[str, ...]:
+        """What executions of one pass or stage on one subject have in common."""
+        return self.stage, self.subject, self.name
+
+    @property
     def key(self) -> tuple[str, ...]:
         """All that decides on the output: an equal key with another output is a defect."""
-        pass_of = (self.stage, self.subject, self.name, self.version)
-        return (*pass_of, self.options, self.before, self.tool, self.tool_version)
+        made_by = (self.version, self.options, self.before, self.tool, self.tool_version)
+        return (*self.place, *made_by)
 
 
 def chained(checkpoints: Iterable[Checkpoint]) -> list[Document]:
@@ -107,11 +112,8 @@ def read_chain(path: Path, last: str | None = None) -> tuple[Checkpoint, ...]:
         end = str(_checked(path, lines))
         if last is not None and end != last:
             raise _broken(path, len(lines), "lines after it are missing")
-        return parsing(path, lambda: tuple(map(_checkpoint, lines)))
-
-
-def _checkpoint(line: Document) -> Checkpoint:
-    return from_fields(Checkpoint, {**line, **line["measured"]})
+        flat = ({**line, **line["measured"]} for line in lines)
+        return parsing(path, lambda: tuple(from_fields(Checkpoint, line) for line in flat))
 
 
 def _parsed(path: Path, number: int, text: bytes) -> Document:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from trtcal.documents import Document
+from trtcal.documents import Document, to_fields
 from trtcal.wings.forensics.chain import Checkpoint
 from trtcal.wings.forensics.checkpoints import PREPARE, Checkpoints
 from trtcal.wings.forensics.delta import GraphDelta, difference
@@ -83,19 +83,13 @@ class Delta:
 
     def to_document(self) -> Document:
         """Return the JSON form."""
-        both = {"before": self.before, "after": self.after}
+        checkpoint = self.checkpoint
         return {
-            "number": self.number,
-            "stage": self.checkpoint.stage,
-            "name": self.checkpoint.name,
-            "subject": self.checkpoint.subject,
-            **{
-                side: None if checkpoint is None else vars(checkpoint)
-                for side, checkpoint in both.items()
-            },
-            "changed": list(self.changed),
+            **to_fields(self),
+            "stage": checkpoint.stage,
+            "name": checkpoint.name,
+            "subject": checkpoint.subject,
             "is_unexplained": self.is_unexplained,
-            "graph": None if self.graph is None else vars(self.graph),
             "sentence": str(self),
         }
 
@@ -127,7 +121,8 @@ class ChainDifference:
 def compare_chains(before: Checkpoints, after: Checkpoints) -> ChainDifference:
     """Compare two chains; passes are paired by stage, subject and name, those of one name in order."""
     first, second = (
-        dict(placed(enumerate(checkpoints.chain, 1), _name)) for checkpoints in (before, after)
+        dict(placed(enumerate(checkpoints.chain, 1), lambda numbered: numbered[1].place))
+        for checkpoints in (before, after)
     )
     deltas, same = list[Delta](), list[Delta]()
     for place in merged(list(first), list(second)):
@@ -143,10 +138,6 @@ def compare_chains(before: Checkpoints, after: Checkpoints) -> ChainDifference:
 
 
 Numbered = tuple[int, Checkpoint]
-
-
-def _name(numbered: Numbered) -> tuple[str, str, str]:
-    return numbered[1].stage, numbered[1].subject, numbered[1].name
 
 
 def placed(

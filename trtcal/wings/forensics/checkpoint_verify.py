@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtcal.config import Config
-from trtcal.documents import Document, Workplace, read_document
+from trtcal.documents import Document, Workplace
 from trtcal.errors import InputError
 from trtcal.model import load_model
 from trtcal.pipeline.inputs import prepared_by
 from trtcal.pipeline.job import run
 from trtcal.pipeline.own_passes import passes_of
-from trtcal.reporting.document import REPORT_KIND, VERSION
+from trtcal.reporting.document import read_report
 from trtcal.runs.history import Entry, History, entry_of
+from trtcal.runs.origin import REPORT_FILE
 from trtcal.runs.settings import read_settings
 from trtcal.wings.forensics.checkpoint_diff import ChainDifference, Delta, compare_chains
 from trtcal.wings.forensics.checkpoints import PREPARE, PREVIOUS, Checkpoints
@@ -27,7 +28,6 @@ from trtcal.wings.forensics.follower import CheckpointFollower
 AGAIN, GONE, THIRD = "same again", "gone", "another output again"
 NOT_RUN, UNTRUSTED = "not run again", "not run again, as its scripts need --trust"
 """What came of running once more what gave another output than the baseline."""
-REPORT = "report.json"
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,8 @@ def verify_run(
     scripts run only if they are trusted. `InputError` if a chain is missing or was changed.
     """
     checkpoints, before = Checkpoints.read(folder), Checkpoints.read(baseline)
-    verification = Verification(
-        str(baseline), len(checkpoints.chain), compare_chains(before, checkpoints)
-    )
+    difference = compare_chains(before, checkpoints)
+    verification = Verification(str(baseline), len(checkpoints.chain), difference)
     if verification.finding is None or not rerun:
         return verification
     config = read_settings(folder).trusting(trust)
@@ -116,14 +115,8 @@ def _rerun(config: Config, delta: Delta, before: Checkpoints, checkpoints: Check
 
 def _output(delta: Delta, checkpoints: Checkpoints) -> list[str]:
     """Return the outputs of all executions of a delta's pass."""
-    checkpoint = delta.checkpoint
-    place = (checkpoint.stage, checkpoint.subject, checkpoint.name)
-    chain = checkpoints.chain
-    return [
-        execution.after
-        for execution in chain
-        if (execution.stage, execution.subject, execution.name) == place
-    ]
+    place = delta.checkpoint.place
+    return [execution.after for execution in checkpoints.chain if execution.place == place]
 
 
 def _prepare(config: Config, place: Path) -> Checkpoints:
@@ -164,7 +157,7 @@ def baseline_of(folder: Path, history: History | None, against: int | None = Non
 def _entries(folder: Path, history: History, against: int | None) -> list[Entry]:
     if against is not None:
         return [history.entry(against)]
-    own = entry_of(read_document(folder / REPORT, REPORT_KIND, VERSION))
+    own = entry_of(read_report(folder / REPORT_FILE))
     same = [entry for entry in history.entries(with_figures=False) if _is_before(entry, own)]
     return same[::-1]
 
@@ -181,6 +174,6 @@ def _is_before(entry: Entry, own: Entry) -> bool:
 def _is_of(entry: Entry, folder: Path) -> bool:
     """Tell whether a run still lies in its folder."""
     try:
-        return bool(read_document(folder / REPORT, REPORT_KIND, VERSION)["digest"] == entry.report)
+        return bool(read_report(folder / REPORT_FILE)["digest"] == entry.report)
     except InputError:
         return False

@@ -2,10 +2,15 @@
 
 `graphs.npz` holds the table of each graph that a preparation pass got or made, by the digest that the
 chain has of it, so that the first node that differs can be named when the passes are gone.
+
+The builder's stages are those of a verbose log: TensorRT and TensorRT-RTX print `Original: 34 layers`
+and then `After vertical fusions: 9 layers` behind each stage, and between these lines what they fused,
+removed or moved.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,18 +33,52 @@ from trtcal.documents import (
 from trtcal.documents.bounds import parse_json, read_bytes
 from trtcal.errors import InputError
 from trtcal.evidence.layers.layer import Layer
+from trtcal.evidence.log.files import portions_of_file
+from trtcal.evidence.log.lines import split_line
 from trtcal.evidence.manifest import Build
 from trtcal.model.graph import small_export
 from trtcal.model.passes import PassRecord, Prepared
 from trtcal.model.passes.preparation import AS_ASKED, ON_REQUEST
 from trtcal.wings.forensics.chain import FILE, Checkpoint, digest_options, read_chain, write_chain
 from trtcal.wings.forensics.merkle import GraphTable, table_of
-from trtcal.wings.forensics.stages import builder_stages
 
 GRAPHS = "graphs.npz"
 PREPARE = "prepare"
 PREVIOUS = "previous"
 """Folder in a run's, with the checkpoints of the run that it replaced."""
+STAGE = re.compile(r"(?:After )?([A-Za-z][\w -]{0,60}): (\d{1,9}) layers$")
+CHANGE = re.compile(
+    r"(?:\w+: )?(?:Fusing|Fused|Removing|Removed|Eliminating|Merging|Swapping|Moving|Retargeting|"
+    r"Replacing|Converting|Simplifying|Eliminated|Merged|Swapped)\b"
+)
+MOST_STAGES = 10_000
+
+
+@dataclass(frozen=True)
+class BuilderStage:
+    """One stage: its name, how many layers it left, and what it says that it changed."""
+
+    name: str
+    layers: int
+    changes: tuple[str, ...]
+
+
+def builder_stages(log: Path) -> tuple[BuilderStage, ...]:
+    """Return the stages of a verbose build log in their order, none of a log that lists none."""
+    stages, changes = list[BuilderStage](), list[str]()
+    for line in _lines(log):
+        if CHANGE.match(line):
+            changes.append(line)
+        elif (stage := STAGE.match(line)) and len(stages) < MOST_STAGES:
+            stages.append(BuilderStage(stage[1], int(stage[2]), tuple(changes)))
+            changes = []
+    return tuple(stages)
+
+
+def _lines(log: Path) -> Iterator[str]:
+    for portion in portions_of_file(log):
+        for line in portion.decode("utf-8", "replace").split("\n"):
+            yield split_line(line)[1]
 
 
 @dataclass
@@ -50,13 +89,12 @@ class GraphTables:
 
     def see(self, graph: gs.Graph, record: PassRecord | None) -> None:
         """Add the table of a graph; `prepare_with_record` calls it."""
-        is_new = record is None or record.before != record.after
-        self.tables.append(_table(graph) if is_new else self.tables[-1])
-
-
-def _table(graph: gs.Graph) -> GraphTable:
-    proto, weights = small_export(graph)
-    return table_of(proto, {name: weight.digest for name, weight in weights.items()})
+        if record is not None and record.before == record.after:
+            self.tables.append(self.tables[-1])
+            return
+        proto, weights = small_export(graph)
+        digests = {name: weight.digest for name, weight in weights.items()}
+        self.tables.append(table_of(proto, digests))
 
 
 def checkpoints_of(prepared: Prepared, tables: Sequence[GraphTable]) -> list[Checkpoint]:

@@ -6,17 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import onnx
 
-from trtcal.config import read_toml
 from trtcal.wings.forensics.merkle import GraphTable, table_of
 
 STRUCTURE, ATTRIBUTES, CONSTANTS = "structure", "attributes", "constants"
 SIGNATURE, TYPES, REORDERED, RENAMED = "signature", "types", "reordered", "renamed"
-CHANGES: dict[str, str] = read_toml(Path(__file__).with_suffix(".toml"))
-"""Every kind of change, the gravest first: where there are several, the gravest is reported."""
+"""The kinds of changes. Where there are several, the gravest is reported: see `difference`."""
 
 
 @dataclass(frozen=True)

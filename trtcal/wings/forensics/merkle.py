@@ -100,7 +100,8 @@ def table_of(proto: onnx.ModelProto, weights: Digests | None = None) -> GraphTab
     return _Writer(proto, weights or {}).table()
 
 
-def _hash(*parts: bytes | str) -> bytes:
+def hash_of(*parts: bytes | str) -> bytes:
+    """Return a digest of `BYTES` bytes, of parts with their lengths."""
     hasher = hashlib.sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
@@ -109,11 +110,12 @@ def _hash(*parts: bytes | str) -> bytes:
     return hasher.digest()[:BYTES]
 
 
-def _same(*parts: bytes | str) -> Prints:
-    return Prints(*[_hash(*parts)] * 3)
+def same(*parts: bytes | str) -> Prints:
+    """Return the fingerprint of what has neither attributes nor constants."""
+    return Prints(*[hash_of(*parts)] * 3)
 
 
-ABSENT, UNKNOWN = _same("absent"), _same("unknown")
+ABSENT, UNKNOWN = same("absent"), same("unknown")
 
 
 @dataclass
@@ -132,6 +134,11 @@ class Rows:
         self.operators.append(operator)
         for column, digest in {**prints._asdict(), **others}.items():
             self.columns[column].append(digest)
+
+    def table(self, signature: Iterable[str]) -> GraphTable:
+        """Return the table of all nodes that were added."""
+        columns = {name: b"".join(digests).hex() for name, digests in self.columns.items()}
+        return GraphTable(tuple(self.names), tuple(self.operators), tuple(signature), **columns)
 
 
 class _Writer:
@@ -158,9 +165,7 @@ class _Writer:
         self._nodes(graph.node, scope, "", [value.name for value in graph.output])
         for key in self.functions:  # those that nothing calls too
             self._function(key)
-        columns = {name: b"".join(hashes).hex() for name, hashes in self.rows.columns.items()}
-        signature = (*_signature(self.proto, inputs), *_unmade(graph, constants))
-        return GraphTable(tuple(self.rows.names), tuple(self.rows.operators), signature, **columns)
+        return self.rows.table((*_signature(self.proto, inputs), *_unmade(graph, constants)))
 
     def _nodes(
         self, nodes: Sequence[NodeProto], scope: Scope, inside: str, outputs: Iterable[str]
@@ -170,7 +175,7 @@ class _Writer:
         for node in nodes:
             prints = self._node(node, scope, inside)
             for place, name in _named(node):
-                scope[name] = Prints(*(_hash("output", str(place), print_) for print_ in prints))
+                scope[name] = Prints(*(hash_of("output", str(place), print_) for print_ in prints))
             read = [f"{place} {use}" for place, name in _named(node) for use in uses.get(name, ())]
             types = [f"{place} {self.types.get(name, '')}" for place, name in _named(node)]
             types += [
@@ -182,9 +187,9 @@ class _Writer:
                 inside + node.name,
                 node.op_type,
                 prints,
-                uses=_hash(*sorted(read)),
-                types=_hash(*types),
-                labels=_hash(node.name, "|", *node.input, "|", *node.output),
+                uses=hash_of(*sorted(read)),
+                types=hash_of(*types),
+                labels=hash_of(node.name, "|", *node.input, "|", *node.output),
             )
             node_prints.append(prints)
         return node_prints
@@ -202,7 +207,7 @@ class _Writer:
         head = (node.op_type, domain, getattr(node, "overload", ""), str(len(node.output)))
         return Prints(
             *(
-                _hash(
+                hash_of(
                     *head,
                     *parts,
                     b"",
@@ -227,17 +232,17 @@ class _Writer:
         """Return the fingerprint of a function, its defaults included; its nodes are added once."""
         if key not in self.bodies:
             function = self.functions[key]
-            self.bodies[key] = _same(function.SerializeToString(deterministic=True))
+            self.bodies[key] = same(function.SerializeToString(deterministic=True))
             if self.depth < FUNCTION_DEPTH:
                 self.depth += 1
                 scope = {
-                    name: _same("given", str(place)) for place, name in enumerate(function.input)
+                    name: same("given", str(place)) for place, name in enumerate(function.input)
                 }
                 inside = f"function {function.name}"
                 body = self._inner(function, scope, inside, function.output)
                 defaults = _attributes(function.attribute_proto)
                 pairs = zip(defaults, body, strict=True)
-                self.bodies[key] = Prints(*(_hash(*head, b"", body) for head, body in pairs))
+                self.bodies[key] = Prints(*(hash_of(*head, b"", body) for head, body in pairs))
                 self.depth -= 1
         return self.bodies[key]
 
@@ -267,7 +272,7 @@ def _together(outputs: Sequence[Prints], nodes: Sequence[Prints]) -> Prints:
     kinds = range(len(Prints._fields))
     return Prints(
         *(
-            _hash(
+            hash_of(
                 *(print_[kind] for print_ in outputs),
                 b"",
                 *sorted(print_[kind] for print_ in nodes),
@@ -278,7 +283,7 @@ def _together(outputs: Sequence[Prints], nodes: Sequence[Prints]) -> Prints:
 
 
 def _leaves(what: str, values: Iterable[onnx.ValueInfoProto]) -> dict[str, Prints]:
-    return {value.name: _same(what, str(place)) for place, value in enumerate(values)}
+    return {value.name: same(what, str(place)) for place, value in enumerate(values)}
 
 
 def _uses(nodes: Iterable[NodeProto], outputs: Iterable[str]) -> dict[str, list[str]]:
@@ -307,8 +312,8 @@ def _constants(graph: onnx.GraphProto) -> dict[str, Prints]:
 
 
 def _value(kind: str, shape: Iterable[int], digest: str) -> Prints:
-    known = _hash("constant", kind, *map(str, shape))
-    return Prints(known, known, _hash(known, digest))
+    known = hash_of("constant", kind, *map(str, shape))
+    return Prints(known, known, hash_of(known, digest))
 
 
 def _weight(value: onnx.ValueInfoProto, digest: str) -> Prints:
@@ -325,7 +330,7 @@ def _digest(tensor: TensorProto) -> str:
     if is_weight(tensor):
         return digest_of(tensor)
     if tensor.data_type == TensorProto.STRING:
-        return _hash(*tensor.string_data).hex()
+        return hash_of(*tensor.string_data).hex()
     try:
         return digest_bytes(np.ascontiguousarray(array_of(tensor)).tobytes())
     except (OSError, TypeError, ValueError):  # the checker lets short data pass
@@ -335,7 +340,7 @@ def _digest(tensor: TensorProto) -> str:
 def _sparse(sparse: onnx.SparseTensorProto) -> Prints:
     parts = _tensor(sparse.values), _tensor(sparse.indices)
     shape = ",".join(map(str, sparse.dims))
-    return Prints(*(_hash("sparse", shape, *group) for group in zip(*parts, strict=True)))
+    return Prints(*(hash_of("sparse", shape, *group) for group in zip(*parts, strict=True)))
 
 
 Parts = tuple[list[bytes | str], list[bytes | str], list[bytes | str]]
@@ -359,9 +364,9 @@ def _plain(attribute: AttributeProto, is_value: bool) -> Prints:
     inner += [_sparse(sparse) for sparse in attribute.sparse_tensors]
     value = _number(attribute)
     return Prints(
-        _hash(*(item.structure for item in inner)) if inner else b"",
-        _hash(*head, "" if is_value else value, *(item.attributes for item in inner)),
-        _hash(*head, value, *(item.content for item in inner)),
+        hash_of(*(item.structure for item in inner)) if inner else b"",
+        hash_of(*head, "" if is_value else value, *(item.attributes for item in inner)),
+        hash_of(*head, value, *(item.content for item in inner)),
     )
 
 

@@ -1,24 +1,36 @@
-"""A model of another framework becomes ONNX: in a child process, once for each digest."""
+"""A model of another framework becomes ONNX: in a child process, once for each digest.
+
+The metadata of the ONNX say from what it was converted.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import onnx
 
-from trtcal.documents import Workplace, cache_path, canonical_json, digest_bytes, digest_file
-from trtcal.documents.bounds import raising, scaled
+from trtcal.documents import (
+    Document,
+    Workplace,
+    cache_path,
+    canonical_json,
+    digest_bytes,
+    digest_file,
+)
+from trtcal.documents.bounds import ARRAYS_BYTES, check_file, raising, scaled
 from trtcal.documents.streams import command_line
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
+from trtcal.model.cut import metadata_of
 from trtcal.model.files import write_onnx
 from trtcal.model.isolated import Answer, answer, ask, signal_name
+from trtcal.model.loaders import SOURCE
 from trtcal.wings.frameworks.formats import Format
-from trtcal.wings.frameworks.source import digest_source, mark
 from trtcal.wings.frameworks.tidy import name_batch, name_weights, rename_values
 
 LIMIT_S = 900.0
@@ -31,6 +43,7 @@ ENVIRONMENT = {
     "TF_USE_LEGACY_KERAS": "0",
 }
 """What TensorFlow and Keras take from the environment; a user's `~/.keras` changes nothing."""
+MOST_FILES = 10_000  # of a model that is a folder
 
 
 def convert(path: Path, form: Format, trust: bool) -> Path:
@@ -132,3 +145,39 @@ def work(convert: Callable[[dict[str, Any], Path], dict[str, str]]) -> None:
             return {UNSAFE: str(error)}
 
     answer(names)
+
+
+def digest_source(path: Path) -> str:
+    """Return the digest of a file, or of a folder: of the names and digests of all its files.
+
+    `InputError` if something in it is a link, a device or a pipe, or if it has too many entries.
+    """
+    if not path.is_dir():
+        check_file(path, ARRAYS_BYTES)
+        return digest_file(path)
+    digest = hashlib.sha256()
+    for file in sorted(_files(path)):
+        digest.update(f"{file.relative_to(path).as_posix()}\0{digest_file(file)}\n".encode())
+    return "sha256:" + digest.hexdigest()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for number, path in enumerate(folder.rglob("*")):
+        if number >= scaled(MOST_FILES):
+            raise InputError(
+                f"model {folder} has more than {number} files", "give the folder of the model alone"
+            )
+        if path.is_symlink():
+            raise InputError(
+                f"model {folder} contains a link: {path}",
+                "replace the link by a copy of its target",
+            )
+        if not path.is_dir():
+            check_file(path, ARRAYS_BYTES)
+            yield path
+
+
+def mark(proto: onnx.ModelProto, source: Document) -> None:
+    """Write down in a model what it was converted from."""
+    metadata = {**metadata_of(proto), SOURCE: canonical_json(source).decode()}
+    onnx.helper.set_model_props(proto, metadata)

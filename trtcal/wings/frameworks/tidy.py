@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 
 import onnx
 
-from trtcal.model.files import subgraphs_of
+from trtcal.model.files import refill, subgraphs_of
+from trtcal.model.model import unique
 
 BATCH = "batch"
 UNKNOWN = "unk__"
@@ -29,7 +30,7 @@ def name_weights(proto: onnx.ModelProto) -> None:
     names = dict[str, str]()
     for name, preferred in _uses(graph):
         if name in weights and name not in names:
-            names[name] = _free(preferred, taken)
+            names[name] = unique(preferred, taken)
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
     _reorder(graph, names)
@@ -46,27 +47,16 @@ def _uses(graph: onnx.GraphProto) -> Iterator[tuple[str, str]]:
             yield name, f"{node.name or f'{node.op_type}_{number}'}:{position}"
 
 
-def _free(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
-
-
 def _reorder(graph: onnx.GraphProto, names: dict[str, str]) -> None:
     """Rename the weights and order them as they are used; those that nothing uses go."""
     outputs = _names(graph.output)
     order = {name: number for number, name in enumerate(names)}
-    kept = [
-        initializer
-        for initializer in graph.initializer
-        if initializer.name in names or initializer.name in outputs
-    ]
+    known = names.keys() | outputs
+    kept = [initializer for initializer in graph.initializer if initializer.name in known]
     kept.sort(key=lambda initializer: order.get(initializer.name, len(order)))
     for tensor in kept:
         tensor.name = names.get(tensor.name, tensor.name)
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
+    refill(graph.initializer, kept)
 
 
 def name_batch(proto: onnx.ModelProto) -> None:

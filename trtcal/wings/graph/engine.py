@@ -1,23 +1,32 @@
-"""What one engine made of the nodes of a graph page: figures, fused layers, copies, float islands."""
+"""What one engine made of the nodes of a graph page: figures, cards, fused layers, copies, islands."""
 
 from __future__ import annotations
 
+import glob
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
 from trtcal.documents import Document
+from trtcal.documents.streams import command_line
+from trtcal.evidence.findings import sentence
 from trtcal.evidence.layers.copies import find_reformats, find_unfused
 from trtcal.evidence.layers.flow import Flow, follow
 from trtcal.evidence.layers.layer import LayersByNode
 from trtcal.formats import NARROW
-from trtcal.reporting import text
-from trtcal.wings.graph.cards import LAYER_SHOWN, Cards
+from trtcal.model.ops import MULTIPLIES
+from trtcal.quantization.qdq import quantization_record
+from trtcal.reporting import advice, text
+from trtcal.reporting.engines import numbered_tensors
+from trtcal.reporting.tensors import heights
+from trtcal.reporting.views import made_by
 from trtcal.wings.graph.drawn import Drawn
 from trtcal.wings.graph.figures import Figured, NodeFigures
 
 DIGITS = 4
 NUMBERS = ("loss_db", "ms", "bytes", "clipped")
 """Figures of nodes that are numbers, as they are."""
+LAYER_SHOWN = 120  # characters of a layer's name
 
 
 class Engine:
@@ -27,6 +36,8 @@ class Engine:
         self.shown, self.drawn = shown, drawn
         self.figures: list[NodeFigures | None] = [None] * len(drawn.names)
         self.inside: dict[int, list[int]] = {}
+        self._tensors = numbered_tensors(shown.document) if shown.document else {}
+        self._quantized_by = self._quantize()
         index = LayersByNode(shown.layers)
         for name, number in drawn.numbers.items():
             self.figures[number] = shown.nodes.get(name)
@@ -36,7 +47,6 @@ class Engine:
     def document(self) -> Document:
         """Return its part of the JSON."""
         timed = [node for node in self.figures if node and node.ms is not None]
-        cards = Cards(self.shown, self.drawn)
         return {
             "title": text.visible(self.shown.title),
             "estimated": bool(timed) and not any(node.is_measured for node in timed),
@@ -49,8 +59,67 @@ class Engine:
             "copies": list(self._copies()),
             "islands": self._islands(),
             "cards": [
-                node and cards.card(number, node) for number, node in enumerate(self.figures)
+                node and self._card(number, node) for number, node in enumerate(self.figures)
             ],
+        }
+
+    def _card(self, number: int, node: NodeFigures) -> Document:
+        """Return a node's card."""
+        return {
+            "facts": [[label, text.visible(value)] for label, value in self._facts(number, node)],
+            "why": text.visible(sentence(node.why)) if node.why else None,
+            "command": self._command(node),
+            "histogram": self._histogram(number),
+        }
+
+    def _facts(self, number: int, node: NodeFigures) -> Iterator[tuple[str, str]]:
+        """Yield what no overlay shows."""
+        facts = {
+            "Engine layer": node.layer and text.shorten(node.layer, LAYER_SHOWN),
+            "Reads": ", ".join(self.drawn.tensors[number]),
+            "Weights": ", ".join(self.drawn.weights[number]),
+            "MACs": f"{node.macs:,}" if node.macs else None,
+        }
+        yield from ((label, value) for label, value in facts.items() if value)
+        yield from (("Finding", sentence(finding)) for finding in node.findings)
+
+    def _command(self, node: NodeFigures) -> str | None:
+        """Return what leaves a node in float that was requested in a narrow format."""
+        if not self._quantized_by or node.op not in MULTIPLIES or node.requested not in NARROW:
+            return None
+        output = f"{self.shown.model.name}-mixed.onnx"
+        return command_line(*self._quantized_by, keep_float=glob.escape(node.node), o=output)
+
+    def _quantize(self) -> list[str]:
+        """Return the words that quantized this model, with the files of its run where it is known."""
+        fingerprint, document = self.shown.model.fingerprint, self.shown.document
+        rows = (document["comparison"] or {"rows": []})["rows"] if document else []
+        row = next((row for row in rows if row["model"] == fingerprint), None)
+        if document is None or row is None:
+            record = quantization_record(self.shown.model.proto)
+            return ["quantize", "MODEL.onnx", "--calibration", "CALIBRATION.json"] if record else []
+        commands = [each["command"] for each in made_by(document, [{**row, "number": 0}])]
+        words = shlex.split(commands[0])[1:-2] if commands else []  # without what it writes
+        if files := advice.run_files(document):
+            stages = document["measured"]["run"]["stages"]
+            known = {each["output"]: f"{files['folder']}/{each['output']}" for each in stages}
+            known["MODEL.onnx"] = files["model"]
+            words = [known.get(word, word) for word in words]
+        return words
+
+    def _histogram(self, number: int) -> Document | None:
+        """Return the histogram of the first tensor that a node reads and of which one is known."""
+        reads = self.drawn.tensors[number]
+        name = next((name for name in reads if name in self._tensors), None)
+        if name is None:
+            return None
+        tensor = self._tensors[name][1]
+        amaxes = {row["method"]: _short(row["amax"]) for row in tensor["ranges"]}
+        return {
+            "tensor": text.visible(name),
+            "bars": heights(tensor["bars"]),
+            "top": _short(tensor["observed"]),
+            "ranges": [[text.visible(method), amax] for method, amax in amaxes.items()],
         }
 
     def _values(self) -> dict[str, list[Any]]:

@@ -136,13 +136,12 @@ def figured_run(folder: Path, document: Document) -> Figured | None:
     for known in sorted(builds, key=is_cpu):
         build = read_build(folder / measured[known["digest"]]["where"])
         if model := _model_beside(build):
-            own = uniquely_named(model)
-            variant = _Variant(build.model_name, build.target, own, build, document, shares)
+            variant = _Variant(build.model_name, build.target, model, build, document, shares)
             return _Reader(variant).figured()
     rows = (document["comparison"] or {"rows": []})["rows"]
     target = _target_of(document)
     for model in models_in(folder, {row["model"] for row in rows if row["name"] == name}).values():
-        variant = _Variant(name, target, uniquely_named(model), None, document, shares)
+        variant = _Variant(name, target, model, None, document, shares)
         return _Reader(variant).figured()
     return None
 
@@ -154,7 +153,7 @@ def _target_of(document: Document) -> str:
 
 def _variants(source: Path, target: str | None) -> Iterator[_Variant]:
     if is_model(source):
-        model = uniquely_named(load_model(source))
+        model = load_model(source)
         yield _Variant(model.name, target or DEFAULT_GPU, model)
     elif source.is_dir():
         run = source.resolve().parent.parent
@@ -172,7 +171,7 @@ def _variants(source: Path, target: str | None) -> Iterator[_Variant]:
 def _of_folder(findings: Findings, target: str | None) -> Iterator[_Variant]:
     """Yield a folder's builds, then the variants that nothing was built of; first the verdict's."""
     document = assembled(findings)
-    models = {digest: uniquely_named(model) for digest, model in _models(findings).items()}
+    models = _models(findings)
     if not models:
         hint = "keep the ONNX files of a run in its folder, and that of a build beside its folder"
         raise InputError(f"{findings.folder} has no model of what was built or compared", hint)
@@ -236,18 +235,18 @@ class _Reader:
     """Joins what is known of one variant, by node."""
 
     def __init__(self, variant: _Variant) -> None:
-        self.variant, self.build = variant, variant.build
-        self.proto = variant.model.proto
+        self.variant, self.build, self.model = variant, variant.build, uniquely_named(variant.model)
+        self.proto = self.model.proto
         self.operators = {node.name: node.op_type for node in self.proto.graph.node}
         record = quantization_record(self.proto)
         shapes = usual_sizes(record)
-        work = count_work(variant.model, shapes)
+        work = count_work(self.model, shapes)
         has_tf32 = variant.gpu is None or variant.gpu.tf32_tflops is not None
         self.macs = work.by_root
         self.layers = (
             self.build.layers
             if self.build
-            else predict_layers(variant.model, tf32=has_tf32, shapes=shapes, counted=work)
+            else predict_layers(self.model, tf32=has_tf32, shapes=shapes, counted=work)
         )
         self.index = LayersByNode(self.layers)
         self.wiring = wire(self.proto, self.operators)
@@ -257,14 +256,14 @@ class _Reader:
         self.main = dict(self._main_nodes())
         document = variant.document or {"comparison": None, "measured": {}}
         rows = (document["comparison"] or {"rows": []})["rows"]
-        own = variant.model.fingerprint, record.get("calibration")
+        own = self.model.fingerprint, record.get("calibration")
         self.facts = TensorFacts(document, rows, *own) if variant.document else None
         self.findings = self._findings()
 
     def figured(self, others: tuple[str, ...] = ()) -> Figured:
         """Return the variant with the figures of all nodes of its graph."""
         variant, nodes = self.variant, {name: self._node(name) for name in self.operators}
-        what = variant.model, nodes, self.layers, self.build, variant.document, others
+        what = self.model, nodes, self.layers, self.build, variant.document, others
         return Figured(variant.title, *what)
 
     def _findings(self) -> dict[str, list[str]]:

@@ -51,15 +51,7 @@ def hardware() -> dict[str, Any]:
 def _cpu() -> dict[str, Any]:
     name = _first("/proc/cpuinfo", "model name") or platform.processor() or platform.machine()
     megahertz = _first("/proc/cpuinfo", "cpu MHz")
-    return {
-        "kind": "CPU",
-        "name": name,
-        "capability": None,
-        "driver": None,
-        "cuda": None,
-        "clock_mhz": float(megahertz) if megahertz else None,
-        "power_mode": None,
-    }
+    return {"kind": "CPU", "name": name, "clock_mhz": float(megahertz) if megahertz else None}
 
 
 def _memory() -> int | None:

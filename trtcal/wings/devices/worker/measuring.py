@@ -90,7 +90,7 @@ def _about(module: Any, feeds: dict[str, Tensor]) -> str:
     known, (name, tensor) = hardware(), next(iter(feeds.items()))
     return LOG.format(
         name="{}{name}".format("CPU " if known["kind"] == "CPU" else "", **known),
-        capability=re.sub(r"sm(\d+)(\d)$", r"\1.\2", known["capability"] or "unknown"),
+        capability=re.sub(r"sm(\d+)(\d)$", r"\1.\2", known.get("capability", "unknown")),
         version=module.version(),
         input=name,
         shape="x".join(map(str, tensor.shape)),

@@ -25,7 +25,7 @@ from trtcal.cli.output import (
 from trtcal.errors import InputError, some
 
 if TYPE_CHECKING:
-    from trtcal.wings.fleet import prices
+    from trtcal.stats import Interval
     from trtcal.wings.fleet.cost_table import CostLine, CostTable, CostTotal
     from trtcal.wings.fleet.costs import CostChange, Pricing
 
@@ -185,7 +185,7 @@ def _cost(line: CostLine) -> str:
     return _amount(cost, price.currency) if cost and price else "no price"
 
 
-def _amount(cost: prices.Cost, currency: str) -> str:
+def _amount(cost: Interval, currency: str) -> str:
     from trtcal.reporting.text import money
 
     return f"{money(cost.value)} {currency} ({money(cost.low)} to {money(cost.high)})"
@@ -208,7 +208,7 @@ def _month(line: CostLine) -> str:
     return f"{money(month.value)} {price.currency}" if month and price else ""
 
 
-def _interval(cost: prices.Cost | None, digits: int) -> str:
+def _interval(cost: Interval | None, digits: int) -> str:
     from trtcal.reporting.text import between, number
 
     if cost is None:
@@ -221,14 +221,11 @@ def _change(change: CostChange | None, with_interval: bool = True) -> str:
     """Return a change in percent, with its interval, and whether it is within noise."""
     if change is None:
         return ""
-    value, low, high = (_signed(100 * end - 100) for end in (change.value, change.low, change.high))
+    ends = (f"{100 * end - 100:+.1f}" for end in (change.value, change.low, change.high))
+    value, low, high = (end.replace("-", "\u2212") for end in ends)
     inside = [f"{low} to {high}"] if with_interval else []
     inside += [] if change.is_beyond_noise else ["within noise"]
     return f"{value} % ({', '.join(inside)})" if inside else f"{value} %"
-
-
-def _signed(percent: float) -> str:
-    return f"{percent:+.1f}".replace("-", "\u2212")
 
 
 def _sentence(change: CostChange) -> str:

@@ -11,7 +11,6 @@ from trtcal.errors import GateFailed
 
 if TYPE_CHECKING:
     from trtcal.stats import Interval
-    from trtcal.wings.fleet.drift import Tier
 
 AGREEMENT_PERCENT = 95.0
 
@@ -53,15 +52,11 @@ def _interval(interval: Interval | None) -> str:
     return f"{interval.value:.1f} ({interval.low:.1f} to {interval.high:.1f})"
 
 
-def _within(tier: Tier) -> str:
-    return f"{tier.within} of {tier.inputs}"
-
-
 COLUMNS: Columns = {
     "tier": "{name}",
     "devices": "{devices}",
     "agree % (95 %)": lambda tier: _interval(tier.agreement),
-    "within tolerance": _within,
+    "within tolerance": "{within} of {inputs}",
     "largest / tolerance": "{largest:.2f}",
     "points below rest (95 %)": lambda tier: _interval(tier.below),
     "state": lambda tier: "alert" if tier.alert else "fine",

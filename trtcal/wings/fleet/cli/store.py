@@ -77,9 +77,9 @@ class Push(StoreOptions, example="trtcal store push reports/digits --tag team=vi
 
     def _run(self) -> None:
         from trtcal.pipeline.job import all_outputs
-        from trtcal.wings.fleet.store.push import push, record_of_folder
         from trtcal.wings.fleet.store.record import check_tags
         from trtcal.wings.fleet.store.store import ArtifactStore
+        from trtcal.wings.fleet.store.transfer import push, record_of_folder
 
         tags, place = check_tags(self.tags), self._place
         record = record_of_folder(self.run, all_outputs(), self.name or self.config.project)
@@ -108,7 +108,7 @@ class Pull(StoreOptions, example="trtcal store pull 3f2a91bc04de -o reports/digi
 
     def _run(self) -> None:
         from trtcal.pipeline.job import all_outputs
-        from trtcal.wings.fleet.store.pull import pull
+        from trtcal.wings.fleet.store.transfer import pull
 
         store, record = self.find(self.run)
         output = self.output or Path(f"run-{record.identity}")
@@ -260,7 +260,7 @@ class Verify(StoreOptions, example="trtcal store verify --store s3://models/int8
     """Read all objects and statements again; the status is 1 if one is missing or corrupted."""
 
     def _run(self) -> None:
-        from trtcal.wings.fleet.store.check import verify_store
+        from trtcal.wings.fleet.store.upkeep import verify_store
 
         store = self.open()
         with progress("reading", sum(1 for _ in store.objects.listed()), "objects") as advance:
@@ -295,7 +295,7 @@ class Gc(StoreOptions, example="trtcal store gc --dry-run"):
     dry_run: bool = option("List what would be deleted, and delete nothing.")
 
     def _run(self) -> None:
-        from trtcal.wings.fleet.store.gc import collect_garbage
+        from trtcal.wings.fleet.store.upkeep import collect_garbage
 
         if self.older_than < GRACE_HOURS:
             note("note: under 24 hours this may delete objects that an unfinished push uses")

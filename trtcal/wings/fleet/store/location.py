@@ -6,16 +6,17 @@ import ipaddress
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from trtcal.errors import InputError, ResourceError, TrtcalError
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta
     from obstore.store import ClientConfig, MemoryStore, ObjectStore
 
 FORMS = "a folder, s3://bucket/prefix, or memory://name"
@@ -39,6 +40,51 @@ class Location:
     objects: ObjectStore
     folder: Path | None = None
 
+    def find(self, path: str) -> ObjectMeta | None:
+        """Return what is known of an object without reading it, None if there is none."""
+        import obstore
+
+        with suppress(FileNotFoundError), explaining(self.shown):
+            return obstore.head(self.objects, path)
+        return None
+
+    def get(self, path: str, most: int) -> bytes | None:
+        """Return an object's bytes, None if there is none; `InputError` over `most` bytes."""
+        import obstore
+
+        with suppress(FileNotFoundError), explaining(self.shown):
+            answer = obstore.get(self.objects, path)
+            if answer.meta["size"] > most:
+                raise InputError(f"{self.shown}/{path} has more than {most} bytes")
+            return bytes(answer.bytes())
+        return None
+
+    def put(self, path: str, data: bytes, replace: bool = False) -> bool:
+        """Write a small object, in place of another one only on `replace`; return whether it did."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        mode: Literal["create", "overwrite"] = "overwrite" if replace else "create"
+        with suppress(AlreadyExistsError), explaining(self.shown):
+            obstore.put(self.objects, path, data, mode=mode, use_multipart=False)
+            return True
+        return False
+
+    def delete(self, path: str) -> None:
+        """Delete an object; one that is gone already is no error."""
+        import obstore
+
+        with suppress(FileNotFoundError), explaining(self.shown):
+            obstore.delete(self.objects, path)
+
+    def listed(self, prefix: str) -> Iterator[ObjectMeta]:
+        """Yield all objects whose names begin so, in their order."""
+        import obstore
+
+        with explaining(self.shown):
+            for page in obstore.list(self.objects, prefix, chunk_size=1000):
+                yield from page
+
 
 def open_location(url: str, base: Path = Path(), make: bool = False) -> Location:
     """Return the place that a URL or a folder names; a relative folder is taken from `base` on.
@@ -46,27 +92,23 @@ def open_location(url: str, base: Path = Path(), make: bool = False) -> Location
     `make` makes a folder that is not there. `InputError` if it is none that is known, a folder is
     missing, or a URL has secrets in it: credentials come from the environment.
     """
-    check_installed()
+    try:
+        import obstore
+    except ImportError as error:
+        raise InputError(
+            "the artifact store needs the package obstore", "pip install 'trtcal[store]'"
+        ) from error
     if "://" not in url:
         return _folder(base / url, make)
     address = _split(url)
     if address.scheme == "file" and not address.netloc:
         return _folder(Path(address.path), make)
     if address.scheme == "memory":
-        return _memory(address.netloc)
+        memory = _memories.setdefault(address.netloc, obstore.store.MemoryStore())
+        return Location(f"memory://{address.netloc}", memory)
     if address.scheme == "s3":
         return _bucket(address)
     raise InputError(f"a store cannot be at {address.scheme}://", f"give {FORMS}")
-
-
-def check_installed() -> None:
-    """`InputError` if the package that reaches stores is missing."""
-    try:
-        import obstore  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            "the artifact store needs the package obstore", "pip install 'trtcal[store]'"
-        ) from error
 
 
 def _split(url: str) -> SplitResult:
@@ -90,12 +132,6 @@ def _folder(folder: Path, make: bool) -> Location:
         raise InputError(f"there is no store at {folder}: no such folder", "check --store")
     with explaining(str(folder)):
         return Location(str(folder), LocalStore(folder.absolute(), mkdir=make), folder)
-
-
-def _memory(name: str) -> Location:
-    from obstore.store import MemoryStore
-
-    return Location(f"memory://{name}", _memories.setdefault(name, MemoryStore()))
 
 
 def _bucket(url: SplitResult) -> Location:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from trtcal.documents.bounds import MB
+from trtcal.documents.digests import digest_blocks
 from trtcal.errors import InputError
 from trtcal.runs.statement import ALGORITHM
 from trtcal.wings.fleet.store.location import Location, explaining
@@ -73,15 +72,8 @@ class Objects:
 
     def find(self, digest: str) -> Stored | None:
         """Return what is known of an object without reading it, None if it is not there."""
-        import obstore
-
-        with explaining(self.location.shown):
-            try:
-                return _stored(obstore.head(self.location.objects, path_of(digest)), digest)
-            except FileNotFoundError as error:
-                if "NoSuchBucket" in str(error):
-                    raise
-                return None
+        meta = self.location.find(path_of(digest))
+        return _stored(meta, digest) if meta else None
 
     def add(self, source: Path, digest: str, fresh: timedelta, rewrite: bool = False) -> bool:
         """Store a file of this digest; return whether it was not there.
@@ -96,18 +88,9 @@ class Objects:
         if size > self.single:
             self._put_parts(source, digest, size)
         else:
-            self._put(b"".join(_checked(source, digest)), digest, stored is None)
+            data = b"".join(_read(source, digest))
+            self.location.put(path_of(digest), data, replace=stored is not None)
         return stored is None
-
-    def _put(self, data: bytes, digest: str, absent: bool) -> None:
-        import obstore
-        from obstore.exceptions import AlreadyExistsError
-
-        mode: Literal["create", "overwrite"] = "create" if absent else "overwrite"
-        with explaining(self.location.shown), suppress(AlreadyExistsError):
-            obstore.put(
-                self.location.objects, path_of(digest), data, mode=mode, use_multipart=False
-            )
 
     def _put_parts(self, source: Path, digest: str, size: int) -> None:
         """Upload a large file in parts; obstore gives the upload up if the digest is another."""
@@ -117,60 +100,35 @@ class Objects:
             obstore.put(
                 self.location.objects,
                 path_of(digest),
-                _checked(source, digest),
+                _read(source, digest),
                 use_multipart=True,
                 chunk_size=max(self.part, -(-size // PARTS)),
                 max_concurrency=AT_ONCE,
             )
 
-    def read(self, digest: str, most: int) -> bytes:
-        """Return an object of at most so many bytes; `CorruptedError` if it is not its digest's."""
-        stored = self.required(digest)
-        if stored.size > most:
-            raise InputError(
-                f"{digest} has {stored.size / MB:.0f} MB, but the bound is {most / MB:.0f} MB"
-            )
-        data = b"".join(self._blocks(stored))
-        if ALGORITHM + hashlib.sha256(data).hexdigest() != digest:
-            raise _corrupted(digest, self.location)
-        return data
-
     def copy(self, stored: Stored, destination: Path) -> None:
         """Write an object into a new file; on an error the file is of no use."""
-        sha256 = hashlib.sha256()
+        blocks = self._blocks(stored)
         with destination.open("xb") as file:
-            for block in self._blocks(stored):
-                sha256.update(block)
-                file.write(block)
-        if ALGORITHM + sha256.hexdigest() != stored.digest:
-            raise _corrupted(stored.digest, self.location)
+            error = _corrupted(stored.digest, self.location)
+            file.writelines(_checked(blocks, stored.digest, error))
 
     def check(self, stored: Stored) -> str | None:
         """Return what is wrong with an object after reading all of it, None if nothing is."""
-        sha256 = hashlib.sha256()
         try:
-            for block in self._blocks(stored):
-                sha256.update(block)
+            return None if digest_blocks(self._blocks(stored)) == stored.digest else "corrupted"
         except MissingError:
             return "missing"
-        return None if ALGORITHM + sha256.hexdigest() == stored.digest else "corrupted"
 
     def listed(self) -> Iterator[Stored]:
         """Yield every object; other names are left out."""
-        import obstore
-
-        with explaining(self.location.shown):
-            for page in obstore.list(self.location.objects, ROOT, chunk_size=1000):
-                for meta in page:
-                    if match := OBJECT.fullmatch(meta["path"]):
-                        yield _stored(meta, ALGORITHM + match[2])
+        for meta in self.location.listed(ROOT):
+            if match := OBJECT.fullmatch(meta["path"]):
+                yield _stored(meta, ALGORITHM + match[2])
 
     def delete(self, digest: str) -> None:
         """Delete an object; one that is gone already is no error."""
-        import obstore
-
-        with explaining(self.location.shown), suppress(FileNotFoundError):
-            obstore.delete(self.location.objects, path_of(digest))
+        self.location.delete(path_of(digest))
 
     def required(self, digest: str) -> Stored:
         """Return what is known of an object; `MissingError` if it is not there."""
@@ -203,17 +161,22 @@ def age_of(modified: datetime, now: datetime | None = None) -> timedelta:
     return (now or datetime.now(modified.tzinfo)) - modified
 
 
-def _checked(source: Path, digest: str) -> Iterator[bytes]:
+def _read(source: Path, digest: str) -> Iterator[bytes]:
     """Yield a file's bytes; `InputError` at their end if they are not those of the digest."""
-    sha256 = hashlib.sha256()
+    hint = "push it again when no program writes it"
+    error = InputError(f"{source} changed while it was pushed", hint)
     with source.open("rb") as file:
-        while block := file.read(1 << 20):
-            sha256.update(block)
-            yield block
+        yield from _checked(iter(lambda: file.read(1 << 20), b""), digest, error)
+
+
+def _checked(blocks: Iterable[bytes], digest: str, error: InputError) -> Iterator[bytes]:
+    """Yield blocks; raise the error at their end if they are not those of the digest."""
+    sha256 = hashlib.sha256()
+    for block in blocks:
+        sha256.update(block)
+        yield block
     if ALGORITHM + sha256.hexdigest() != digest:
-        raise InputError(
-            f"{source} changed while it was pushed", "push it again when no program writes it"
-        )
+        raise error
 
 
 def _missing(digest: str, location: Location) -> MissingError:

@@ -15,27 +15,19 @@ from trtcal.documents import canonical_json, digest_bytes
 from trtcal.documents.bounds import MB, parse_json
 from trtcal.errors import InputError
 from trtcal.runs.statement import ALGORITHM
-from trtcal.wings.fleet.store.location import Location, explaining, open_location
+from trtcal.wings.fleet.store.location import Location, open_location
 from trtcal.wings.fleet.store.objects import CorruptedError, MissingError, Objects
 from trtcal.wings.fleet.store.record import SHORTEST_DIGEST, Filter, Record, record_of, time_of
 
 MARKER, FORMAT = "trtcal-store.json", 1
 RUNS, TAGS = "runs/", "tags/"
-RUN_NAME = re.compile(rf"{RUNS}(\d{{8}}T\d{{6}}Z)-([0-9a-f]{{64}})\.json")
+RUN_NAME = re.compile(rf"{RUNS}\d{{8}}T\d{{6}}Z-[0-9a-f]{{64}}\.json")
 TAG_NAME = re.compile(rf"{TAGS}([0-9a-f]{{64}})/([^/]+)")
 STATEMENT_BYTES = 16 * MB
 WORKERS = 8  # requests at once
 ALL = Filter()
 T = TypeVar("T")
 V = TypeVar("V")
-
-
-@dataclass(frozen=True)
-class RunName:
-    """Where a run's Statement lies, and its digest, which is in the name."""
-
-    path: str
-    digest: str
 
 
 @dataclass(frozen=True)
@@ -65,12 +57,13 @@ class ArtifactStore:
         """Return the store at a URL or folder, made there if there is none yet."""
         store = cls(open_location(url, base, make=True))
         if store._marker() is None:
-            store.put_new(MARKER, canonical_json({"kind": "trtcal-store", "format": FORMAT}))
+            mark = canonical_json({"kind": "trtcal-store", "format": FORMAT})
+            store.location.put(MARKER, mark)
         store._check(store._marker())
         return store
 
     def _marker(self) -> bytes | None:
-        return self.get(MARKER, most=1000)
+        return self.location.get(MARKER, most=1000)
 
     def _check(self, marker: bytes | None) -> None:
         if marker is None:
@@ -89,56 +82,13 @@ class ArtifactStore:
                 return
         raise InputError(f"{self.location.shown}/{MARKER} is damaged", "give another --store")
 
-    def get(self, path: str, most: int) -> bytes | None:
-        """Return what stands under a name, None if nothing does; `InputError` over `most` bytes."""
-        import obstore
-
-        with explaining(self.location.shown):
-            try:
-                answer = obstore.get(self.location.objects, path)
-                if answer.meta["size"] > most:
-                    raise InputError(f"{self.location.shown}/{path} has more than {most} bytes")
-                return bytes(answer.bytes())
-            except FileNotFoundError as error:
-                if "NoSuchBucket" in str(error):
-                    raise
-                return None
-
-    def put_new(self, path: str, data: bytes) -> bool:
-        """Write a small object if there is none of this name; return whether there was none.
-
-        A server that ignores the condition writes the same bytes again: the name is that of its bytes.
-        """
-        import obstore
-        from obstore.exceptions import AlreadyExistsError
-
-        with explaining(self.location.shown):
-            try:
-                obstore.put(self.location.objects, path, data, mode="create", use_multipart=False)
-            except AlreadyExistsError:
-                return False
-        return True
-
-    def delete(self, path: str) -> None:
-        """Delete what stands under a name; nothing there is no error."""
-        import obstore
-
-        with explaining(self.location.shown), suppress(FileNotFoundError):
-            obstore.delete(self.location.objects, path)
-
     def names(self, prefix: str) -> Iterator[str]:
         """Yield all names that begin so, in their order."""
-        import obstore
+        return (meta["path"] for meta in self.location.listed(prefix))
 
-        with explaining(self.location.shown):
-            for page in obstore.list(self.location.objects, prefix, chunk_size=1000):
-                yield from (meta["path"] for meta in page)
-
-    def runs(self) -> list[RunName]:
-        """Return the names of all runs, the newest first."""
-        matches = [match for name in self.names(RUNS) if (match := RUN_NAME.fullmatch(name))]
-        matches.sort(key=lambda match: match[0], reverse=True)
-        return [RunName(match[0], ALGORITHM + match[2]) for match in matches]
+    def runs(self) -> list[str]:
+        """Return the names of all runs' Statements, the newest first."""
+        return sorted(filter(RUN_NAME.fullmatch, self.names(RUNS)), reverse=True)
 
     def tags(self) -> dict[str, tuple[str, ...]]:
         """Return the tags of all runs, by the digests of their Statements."""
@@ -148,17 +98,17 @@ class ArtifactStore:
                 by_digest.setdefault(ALGORITHM + match[1], []).append(match[2])
         return {digest: tuple(sorted(tags)) for digest, tags in by_digest.items()}
 
-    def read(self, name: RunName) -> Record:
+    def read(self, path: str) -> Record:
         """Return a run without its tags; `CorruptedError` if its Statement is not its digest's."""
-        where = f"{self.location.shown}/{name.path}"
-        data = self.get(name.path, STATEMENT_BYTES)
+        where, digest = f"{self.location.shown}/{path}", digest_in(path)
+        data = self.location.get(path, STATEMENT_BYTES)
         if data is None:
             raise MissingError(f"{where} no longer exists", "list the runs again")
-        if digest_bytes(data) != name.digest:
+        if digest_bytes(data) != digest:
             raise CorruptedError(f"{where} is corrupted: its digest differs", "push that run again")
         try:
-            record = record_of(parse_json(data), name.digest)
-            if run_path(record) != name.path:
+            record = record_of(parse_json(data), digest)
+            if run_path(record) != path:
                 raise ValueError(f"it is of {record.run.made_at}")
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise InputError(
@@ -166,11 +116,11 @@ class ArtifactStore:
             ) from error
         return record
 
-    def _read(self, name: RunName) -> Record | Damaged:
+    def _read(self, path: str) -> Record | Damaged:
         try:
-            return self.read(name)
+            return self.read(path)
         except InputError as error:
-            return Damaged(name.path, error.message)
+            return Damaged(path, error.message)
 
     def records(
         self, filters: Filter = ALL, last: int | None = None
@@ -196,7 +146,7 @@ class ArtifactStore:
                 "its digest",
                 "`trtcal store list` shows the runs",
             )
-        runs = [run for run in self.runs() if run.digest.startswith(ALGORITHM + digits)]
+        runs = [run for run in self.runs() if digest_in(run).startswith(ALGORITHM + digits)]
         if len(runs) != 1:
             how = f"{len(runs)} runs that begin" if runs else "no run that begins"
             raise MissingError(
@@ -207,35 +157,37 @@ class ArtifactStore:
         return replace(record, tags=self.tags().get(record.digest, ()))
 
     def add(self, record: Record) -> bool:
-        """Make a run whose files are stored visible; return whether it was not there."""
+        """Make a run whose files are stored visible; return whether it was not there.
+
+        A server that ignores the condition writes the same bytes again: the name is that of its bytes.
+        """
         path = run_path(record)
         data = canonical_json(record.statement)
-        is_new = self.put_new(path, data)
-        if not is_new and self.get(path, STATEMENT_BYTES) != data:
-            self._replace(path, data)
+        is_new = self.location.put(path, data)
+        if not is_new and self.location.get(path, STATEMENT_BYTES) != data:
+            self.location.put(path, data, replace=True)
         return is_new
-
-    def _replace(self, path: str, data: bytes) -> None:
-        import obstore
-
-        with explaining(self.location.shown):
-            obstore.put(self.location.objects, path, data, mode="overwrite", use_multipart=False)
 
     def tag(self, digest: str, tags: Iterable[str]) -> None:
         """Give a run tags."""
         for tag in tags:
-            self.put_new(tag_path(digest, tag), b"")
+            self.location.put(tag_path(digest, tag), b"")
 
     def untag(self, digest: str, tags: Iterable[str]) -> None:
         """Take tags from a run."""
         for tag in tags:
-            self.delete(tag_path(digest, tag))
+            self.location.delete(tag_path(digest, tag))
 
 
 def run_path(record: Record) -> str:
     """Return the name of a run: the time, by which names sort, and the digest of its Statement."""
     stamp = time_of(record.run.made_at).strftime("%Y%m%dT%H%M%SZ")
     return f"{RUNS}{stamp}-{record.digest.removeprefix(ALGORITHM)}.json"
+
+
+def digest_in(path: str) -> str:
+    """Return the digest of a run's Statement, which is in its name."""
+    return ALGORITHM + path.rpartition("-")[2].removesuffix(".json")
 
 
 def tag_path(digest: str, tag: str) -> str:

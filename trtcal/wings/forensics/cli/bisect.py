@@ -45,7 +45,11 @@ class Bisect(
         good, bad = (read_settings(folder).trusting(self.trust) for folder in (self.good, self.bad))
         for name in (self.good, self.bad):
             _note_versions(name)
-        bisection = bisect(good, bad, limit, self.variant, _say, self.predicted)
+
+        def say_step(line: str) -> None:
+            note(f"bisect: {line}")
+
+        bisection = bisect(good, bad, limit, self.variant, say_step, self.predicted)
         self.present(bisection.to_document(), lambda: _show(bisection))
 
 
@@ -58,10 +62,6 @@ def _note_versions(folder: Path) -> None:
     for name, version in packages().items():
         if name in was and was[name] != version:
             note(f"note: {folder} was made with {name} {was[name]}, this machine has {version}")
-
-
-def _say(line: str) -> None:
-    note(f"bisect: {line}")
 
 
 def _show(bisection: Bisection) -> None:

@@ -10,22 +10,18 @@ from trtcal.documents import Workplace, from_fields, together, write_document
 from trtcal.documents.bounds import raising, scaled
 from trtcal.errors import BackendError, InputError, ResourceError
 from trtcal.evidence.fusion.fusions import Fusions
-from trtcal.evidence.fusion.patterns import Patterns
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
 from trtcal.model.isolated import ask
 from trtcal.wings.forensics.checkpoints import Checkpoints, write_checkpoints
-from trtcal.wings.forensics.tvm.fusion import fusions_of
-from trtcal.wings.forensics.tvm.kernels import Step
+from trtcal.wings.forensics.tvm.fusion import Step, fusions_of
 
 LIMIT_S = 900.0
 MODEL, MADE = "model.onnx", "made"
 FUSIONS = "fusion.json"
 
 
-def compile_in_tvm(
-    model: Model, output: Path, target: str = "llvm", patterns: Patterns | None = None
-) -> tuple[Checkpoints, Fusions]:
+def compile_in_tvm(model: Model, output: Path, target: str) -> tuple[Checkpoints, Fusions]:
     """Import a model into Relax, run the target's default pipeline, and check the fusions.
 
     `output` then holds `checkpoints.jsonl`, `graphs.npz` and `fusion.json`. `target` is TVM's. Only
@@ -38,7 +34,7 @@ def compile_in_tvm(
         write_onnx(folder / MODEL, model.reference)
         steps = _run(model, folder, target)
         checkpoints = Checkpoints.read(folder / MADE)
-        fusions = fusions_of(steps, model.name, patterns)
+        fusions = fusions_of(steps, model.name)
         with together():
             write_checkpoints(output, checkpoints.chain, checkpoints.graphs.values())
             write_document(output / FUSIONS, fusions.to_document())

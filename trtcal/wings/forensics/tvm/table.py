@@ -12,25 +12,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from trtcal.wings.forensics.merkle import BYTES, INSIDE, GraphTable, Prints, Rows
+from trtcal.wings.forensics.merkle import INSIDE, GraphTable, Prints, Rows, hash_of, same
 
 FLOAT = re.compile(r"(?<![\w.])\d+\.\d+(?:[eE][+-]?\d+)?")
 NAME = re.compile(r"(?<![\w.\"])[A-Za-z_]\w*(?![\w(\"]|\.)")
 ALIAS, CAST = "identity", "match_cast"
 """What stands for a binding that only gives a value another name, and for one that checks its type."""
-
-
-def hash_of(*parts: bytes | str) -> bytes:
-    """Return a digest of `BYTES` bytes, of parts with their lengths."""
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        digest.update(b"%d:" % len(data) + data)
-    return digest.digest()[:BYTES]
-
-
-def _same(*parts: bytes | str) -> Prints:
-    return Prints(*[hash_of(*parts)] * len(Prints._fields))
 
 
 def _joined(head: Sequence[str], own: Sequence[str], inner: Iterable[Prints]) -> Prints:
@@ -58,14 +45,12 @@ class _Writer:
     def table(self) -> GraphTable:
         for name in sorted(self.functions):
             self._function(name)
-        columns = {name: b"".join(digests).hex() for name, digests in self.rows.columns.items()}
-        names, operators = tuple(self.rows.names), tuple(self.rows.operators)
-        return GraphTable(names, operators, tuple(sorted(self.signature)), **columns)
+        return self.rows.table(sorted(self.signature))
 
     def _function(self, name: str) -> Prints:
         """Return the prints of a function, whose rows are added once, before those of who calls it."""
         if name not in self.bodies:
-            self.bodies[name] = _same("function that calls itself")
+            self.bodies[name] = same("function that calls itself")
             function = self.functions.get(name)
             kind = type(function).__name__
             if kind == "PrimFunc":
@@ -73,7 +58,7 @@ class _Writer:
             elif kind == "Function":
                 self.bodies[name] = self._relax(name, function)
             else:
-                self.bodies[name] = _same("extern", name)
+                self.bodies[name] = same("extern", name)
         return self.bodies[name]
 
     def _kernel(self, name: str, function: Any) -> Prints:
@@ -90,7 +75,7 @@ class _Writer:
 
     def _relax(self, name: str, function: Any) -> Prints:
         scope = {
-            parameter: _same("input", str(place)) for place, parameter in enumerate(function.params)
+            parameter: same("input", str(place)) for place, parameter in enumerate(function.params)
         }
         inputs = ", ".join(f"{parameter.name}: {parameter.ty}" for parameter in function.params)
         attributes = sorted(f"{key}={value}" for key, value in dict(function.attrs or {}).items())
@@ -138,7 +123,7 @@ class _Writer:
         if kind in ("SeqExpr", "Function"):
             inner = dict(scope)
             inner.update(
-                (parameter, _same("inner", str(n)))
+                (parameter, same("inner", str(n)))
                 for n, parameter in enumerate(getattr(value, "params", ()))
             )
             return self._body(value if kind == "SeqExpr" else value.body, inner, inside)

@@ -10,8 +10,8 @@ import onnx
 from trtcal.documents import to_fields
 from trtcal.model.isolated import answer
 from trtcal.wings.forensics.tvm.compiler import MADE, MODEL
+from trtcal.wings.forensics.tvm.fusion import Step, steps_of
 from trtcal.wings.forensics.tvm.instrument import Recorder, instrument_of
-from trtcal.wings.forensics.tvm.kernels import Step, steps_of
 
 GROUPED = "FuseOps"
 

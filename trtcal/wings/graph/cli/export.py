@@ -58,7 +58,7 @@ class ModelExplorer(
     output: Path = option("Folder for the files.", "-o", default=Path("model-explorer"))
 
     def _run(self) -> None:
-        from trtcal.wings.graph.model_explorer import export_model_explorer
+        from trtcal.wings.graph.viewers import export_model_explorer
 
         figured = self.open()
         model, *files = export_model_explorer(figured, self.output)
@@ -84,7 +84,7 @@ class Netron(ExportOptions, example="trtcal export netron reports/classifier -o 
     output: Path = option("ONNX file to write.", "-o", default=Path("netron.onnx"))
 
     def _run(self) -> None:
-        from trtcal.wings.graph.netron import export_netron
+        from trtcal.wings.graph.viewers import export_netron
 
         figured = self.open()
         written = export_netron(figured, self.output)

@@ -33,8 +33,7 @@ class Graph(JsonOptions, example="trtcal graph reports/digits -o graph.html"):
 
     def _run(self) -> None:
         from trtcal.documents import write_text
-        from trtcal.wings.graph.document import graph_document
-        from trtcal.wings.graph.page import render
+        from trtcal.wings.graph.page import graph_document, render
 
         shown = list(self._shown())
         document = graph_document(shown)

@@ -1,8 +1,9 @@
-"""Node data for Model Explorer: a JSON file for each figure of nodes, and the model beside them.
+"""A model for other viewers: node data for Model Explorer, and metadata that Netron shows.
 
-A file has, by the name of the graph, `results`: a value by the name of each node, and its colors. The
-ONNX adapter of Model Explorer (model-explorer-onnx) takes both names from the model, and makes some up
-where a node has none: so the model is written with a name for every node.
+Of Model Explorer's node data each figure has a JSON file: by the name of the graph, `results` with a
+value by the name of each node, and its colors. The ONNX adapter of Model Explorer (model-explorer-onnx)
+takes both names from the model, and makes some up where a node has none: so the model is written with a
+name for every node.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 from trtcal import reporting
 from trtcal.documents import Document, removing, together, write_json
-from trtcal.model.files import write_onnx
+from trtcal.errors import InputError, __version__
+from trtcal.model.files import OnnxFile, refill, write_onnx
 from trtcal.wings.graph.figures import Figured, NodeFigures
 
 MODEL = "model.onnx"
 PALETTE = Path(reporting.__file__).parent / "templates" / "palette.css"
 LOW, HIGH, MISSED, UNKNOWN = "tint", "accent", "stop", "unknown"
+PREFIX = "trtcal."
 
 
 @cache
@@ -97,3 +102,57 @@ def export_model_explorer(figured: Figured, folder: Path) -> list[Path]:
             elif path.exists():  # of an earlier export
                 removing(path)
     return known
+
+
+def export_netron(figured: Figured, path: Path) -> OnnxFile:
+    """Write the model with its figures as metadata; what it computes is not changed."""
+    if path.resolve() == figured.model.path.resolve():
+        raise InputError(f"{path} is the model itself", "give another file with -o")
+    proto = onnx.ModelProto()
+    proto.CopyFrom(figured.model.proto)
+    for node in proto.graph.node:
+        _add(node, _of_node(figured.nodes[node.name]))
+    _add(proto, _of_model(figured))
+    return write_onnx(path, proto)
+
+
+def _add(entry: Any, properties: Mapping[str, Any]) -> None:
+    """Add metadata to a model or a node, in place of what an earlier export wrote."""
+    known = {f"{PREFIX}{key}": str(value) for key, value in properties.items() if value is not None}
+    kept = [item for item in entry.metadata_props if item.key not in known]
+    refill(entry.metadata_props, kept)
+    for key, value in known.items():
+        entry.metadata_props.add(key=key, value=value)
+
+
+def _of_node(node: NodeFigures) -> dict[str, Any]:
+    time = "ms_measured" if node.is_measured else "ms_estimated"
+    return {
+        "requested": node.requested,
+        "built": node.built,
+        "why": node.why,
+        "sqnr_db": _rounded(node.loss_db),
+        "share_of_loss": _rounded(node.share),
+        time: _rounded(node.ms),
+        "bytes": node.bytes,
+        "macs": node.macs or None,
+        "clipped_percent": _rounded(node.clipped),
+        "layer": node.layer,
+        "findings": "; ".join(node.findings) or None,
+    }
+
+
+def _rounded(value: float | None) -> str | None:
+    return None if value is None else f"{value:.4g}"
+
+
+def _of_model(figured: Figured) -> dict[str, Any]:
+    build, document = figured.build, figured.document
+    return {
+        "title": figured.title,
+        "version": __version__,
+        "model": figured.model.fingerprint,
+        "build": build and build.digest,
+        "builder": build and f"{build.backend} {build.backend_version}",
+        "report": document and document["digest"],
+    }

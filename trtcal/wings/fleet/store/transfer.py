@@ -1,8 +1,8 @@
-"""Push: a run's folder into a store, its files first and what makes it visible last."""
+"""Transfer: a run's folder into a store, its files first and what shows it last, and out of it."""
 
 from __future__ import annotations
 
-import time
+import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,13 +18,15 @@ from trtcal.documents import (
     files_in,
     parsing,
     read_record,
+    replacing_entries,
     to_fields,
 )
+from trtcal.documents.bounds import MB
 from trtcal.errors import InputError, ResourceError
 from trtcal.evidence.manifest import MANIFEST, read_build
 from trtcal.reporting.document import read_report
 from trtcal.runs.history import entry_of
-from trtcal.runs.origin import REPORT_FILE, RUN_FILE, Origin
+from trtcal.runs.origin import REPORT_FILE, RUN_FILE, Origin, check_replaceable
 from trtcal.runs.statement import RUN, statement
 from trtcal.runs.verify import check_whole
 from trtcal.wings.fleet.store.objects import DIGEST
@@ -34,13 +36,12 @@ from trtcal.wings.fleet.store.store import ArtifactStore, parallel
 GRACE = timedelta(hours=24)
 """How old an object is that no run has before garbage collection takes it."""
 FRESH = GRACE / 4
-"""An older object that is there already is written again, and a push that takes longer looks again.
+"""An older object that is there already is written again, and a push looks again at its end.
 
-So an object that a run relies on is at most half of `GRACE` old when the run becomes visible. A
+So an object that a run relies on is at most a quarter of `GRACE` old once the run was pushed. A
 collection reads the runs, then looks at each object's age again; it ends within another quarter. The
-last quarter is for clocks that differ.
+rest is for clocks that differ.
 """
-TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -69,20 +70,10 @@ def push(
     """
     tags = check_tags(tags)
     files = {digest: folder / path for path, digest in record.subjects.items()}
-    new: frozenset[str] = frozenset()
-    for _ in range(TRIES):
-        started = time.time()
-        new |= _store(store, files, rewrite and not new, advance)
-        if time.time() - started < FRESH.total_seconds():
-            break
-    else:
-        raise ResourceError(
-            f"{folder} took more than {FRESH} to push, {TRIES} times",
-            "check the speed of the network and of the store",
-        )
+    new = _store(store, files, rewrite, advance)
     store.tag(record.digest, tags)
     is_new = store.add(record)
-    new |= _store(store, files, False, lambda count: None)  # what a collection took at that moment
+    new |= _store(store, files, False, lambda count: None)  # what a collection took meanwhile
     return Pushed(record, is_new, new, sum(files[digest].stat().st_size for digest in new))
 
 
@@ -186,3 +177,49 @@ def builds_of(folder: Path, subjects: dict[str, str]) -> Iterator[BuiltEngine]:
                 build.gpu,
                 *(build.quantization.get(key) for key in ("method", "calibration", "plan")),
             )
+
+
+def pull(
+    store: ArtifactStore,
+    record: Record,
+    folder: Path,
+    owned: Collection[str],
+    advance: Callable[[int], None] = lambda count: None,
+) -> int:
+    """Put a run's files into a folder, in place of a run that was there; return their size in bytes.
+
+    Every file is checked against its digest before any takes its place. `owned` are the entries that
+    runs write; how names look was checked when the record was read. `InputError` if a name is of
+    another entry, the folder holds something else than a run, or an object is missing or corrupted;
+    `ResourceError` if there is no room.
+    """
+    for name in record.subjects:
+        if name.partition("/")[0] not in owned:
+            raise InputError(f"{name!r} is not a file that a run writes", "update trtcal")
+    check_replaceable(folder)
+    digests = dict.fromkeys(record.subjects.values())
+    objects = {stored.digest: stored for stored in parallel(store.objects.required, digests)}
+    total = sum(objects[digest].size for digest in record.subjects.values())
+    changing = [name for name in owned if name != FILES or name in record.subjects]
+    with replacing_entries(folder, changing) as place:
+        _check_room(place, total)
+
+        def fetch(subject: tuple[str, str]) -> None:
+            name, digest = subject
+            path = place / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            store.objects.copy(objects[digest], path)
+
+        for _ in parallel(fetch, record.subjects.items()):
+            advance(1)
+    return total
+
+
+def _check_room(folder: Path, size: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise ResourceError(
+            f"the run has {size / MB:.0f} MB, and {folder.parent.parent} has room for "
+            f"{free / MB:.0f} MB",
+            "free disk space, or choose another folder with -o",
+        )
