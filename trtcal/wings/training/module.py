@@ -63,7 +63,8 @@ def operators() -> dict[str, Attributes]:
     known = dict[str, Attributes]()
     for item in ast.parse(_source("operators")).body:
         if isinstance(item, ast.FunctionDef):
-            known[item.name] = {each.arg: _choices(each) for each in item.args.kwonlyargs}
+            names = *item.args.args, *item.args.kwonlyargs  # older opsets name inputs, such as axes
+            known[item.name] = {each.arg: _choices(each) for each in names}
         elif isinstance(item, ast.Assign) and isinstance(item.targets[0], ast.Name):
             known[item.targets[0].id] = {}
     return known

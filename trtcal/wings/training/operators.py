@@ -1,7 +1,8 @@
 """ONNX operators in PyTorch, which `export torch` copies into its files.
 
 A function has the operator's name in snake case (with `_` behind a word of Python), the operator's
-inputs by place and its attributes by name. What is not here, or has another attribute, is refused.
+inputs by place and its attributes by name; what is an input now and was an attribute in an older
+opset comes by name too. What is not here, or has another attribute, is refused.
 Source: ONNX, "Operator Schemas".
 """
 
@@ -155,15 +156,21 @@ def global_average_pool(x: Tensor) -> Tensor:
     return x.mean(dim=list(range(2, x.dim())), keepdim=True)
 
 
-def reduce_mean(x: Tensor, axes: Any = None, *, keepdims: int = 1) -> Tensor:
+def reduce_mean(
+    x: Tensor, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: Literal[0] = 0
+) -> Tensor:
     return x.mean(dim=places(axes, x), keepdim=bool(keepdims))
 
 
-def reduce_sum(x: Tensor, axes: Any = None, *, keepdims: int = 1) -> Tensor:
+def reduce_sum(
+    x: Tensor, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: Literal[0] = 0
+) -> Tensor:
     return x.sum(dim=places(axes, x), keepdim=bool(keepdims))
 
 
-def reduce_max(x: Tensor, axes: Any = None, *, keepdims: int = 1) -> Tensor:
+def reduce_max(
+    x: Tensor, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: Literal[0] = 0
+) -> Tensor:
     return x.amax(dim=places(axes, x), keepdim=bool(keepdims))
 
 
