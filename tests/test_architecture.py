@@ -34,9 +34,9 @@ HOUSE = [
 ]
 RANK = {room: rank for rank, rooms in enumerate(HOUSE) for room in rooms}
 CEILINGS = {
-    "core path": 53_400,
-    "core": 63_900,
-    "calibrators": 2_030,
+    "core path": 53_330,
+    "core": 63_840,
+    "calibrators": 2_070,
     "__init__": 140,
     "errors": 130,
     "formats": 210,
@@ -48,20 +48,20 @@ CEILINGS = {
     "config": 810,
     "scripts": 70,
     "model": 5_430,
-    "data": 2_810,
+    "data": 2_760,
     "ranges": 210,
-    "quantization": 2_550,
-    "evidence": 8_350,
-    "backends": 4_560,
+    "quantization": 2_545,
+    "evidence": 8_320,
+    "backends": 4_550,
     "calibration": 2_530,
-    "evaluate": 10_980,
+    "evaluate": 10_970,
     "check": 1_770,
     "ptq": 2_900,
     "reporting": 4_200,
     "runs": 3_100,
     "pipeline": 2_180,
     "cli": 6_050,
-    "wings": 16_770,
+    "wings": 16_440,
 }
 """Lines of Python, at most 2 % above what stands. Who raises one says why, and lowers another.
 
@@ -78,8 +78,9 @@ core: charts that break an axis and place each label (`reporting`), how results 
 data (`config`, `model`, `evidence`, `cli`) paid for 500, code written twice for 150.
 Part 24 took 1,050 in the wings for training in PyTorch, and 1,280 in the core: ranges by what the
 outputs lose, layers that must stay in float and language models (`evaluate`, 800), what other tools
-write (`model`, `calibration`, 360). Three optimizations that gained nothing gave 180 back (`ptq`). It
-is not paid for yet: the part is open.
+write (`model`, `calibration`, 360). Three optimizations that gained nothing gave 180 back (`ptq`),
+reviews of all rooms 130 in the core and 340 in the wings. They found no more code without a use, so
+the rest is not paid for: it takes a feature to go.
 """
 CORE_PATH = ("calibrate", "quantize", "build", "log", "compare", "report")
 
