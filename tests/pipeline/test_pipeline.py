@@ -34,6 +34,7 @@ model = "net.onnx"
 output = "out"
 [calibration]
 data = "data.npz"
+methods = ["minmax", "percentile", "entropy"]
 [evaluation]
 data = "test.npz"
 rounds = 3

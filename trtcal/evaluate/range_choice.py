@@ -29,6 +29,7 @@ from trtcal.errors import BackendError
 from trtcal.evaluate.judging import Judge, Verdict
 from trtcal.evaluate.replay import runner
 from trtcal.model import Model
+from trtcal.model.files import subgraphs_of
 from trtcal.quantization import find_layers, quantize
 from trtcal.ranges import Calibration, Parameters
 
@@ -86,15 +87,18 @@ def _with_inputs(proto: onnx.ModelProto, names: Collection[str]) -> onnx.ModelPr
     return model
 
 
-def affordable(observation: Observation) -> int:
+def affordable(model: Model, observation: Observation) -> int:
     """Return on how many samples candidates may be run, in all: by the work that was done before.
 
     That is `RUNS` times all samples, and as many of those of the data check. Small networks, whose
-    tensors have few values a sample, take less time than the command takes to start.
+    tensors have few values a sample, take less time than the command takes to start, unless they
+    have loops.
     """
     samples = max(observation.samples, 1)
-    values = sum(histogram.count for histogram in observation.histograms.values())
     runs = int(RUNS * (samples + min(samples, CHECKED)))
+    if any(any(subgraphs_of(node)) for node in model.proto.graph.node):
+        return runs
+    values = sum(histogram.count for histogram in observation.histograms.values())
     return runs + VALUES // max(values // samples, 1)
 
 
@@ -103,7 +107,7 @@ def judged_samples(model: Model, dataset: Dataset, observation: Observation) -> 
     if len(dataset) < LEAST_SAMPLES:
         return None
     tables = len(SINGLE) + len(BETWEEN) + len(GAINS)
-    samples = min(max(affordable(observation) // tables, LEAST_SAMPLES), MOST_SAMPLES)
+    samples = min(max(affordable(model, observation) // tables, LEAST_SAMPLES), MOST_SAMPLES)
     return spread_over(dataset, samples, batch_for(model, 1))
 
 
@@ -145,7 +149,7 @@ def choose_ranges(
             tables = candidates(observation)
             start = calibrate(observation, "minmax")
             search = _Search(ExchangeableRanges(judge, prepared, start), tables, advance)
-            search.switch(min(affordable(observation) // len(select), MOST_TRIALS))
+            search.switch(min(affordable(prepared, observation) // len(select), MOST_TRIALS))
     except BackendError:
         return calibrate(observation, AUTO)
     for method in (*SINGLE, AUTO):
