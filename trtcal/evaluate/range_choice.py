@@ -36,7 +36,7 @@ from trtcal.ranges import Calibration, Parameters
 AUTO = "auto"
 LEAST_SAMPLES, MOST_SAMPLES = 8, 64  # that candidates are run on
 MOST_TRIALS = 24  # candidates that are run
-RUNS, CHECKED, VALUES = 2.5, 64, 3 << 23  # see `affordable`
+RUNS, CHECKED, VALUES = 4, 64, 3 << 23  # see `affordable`
 EVIDENCE = 3.0  # standard errors by which a switch has to be better: many are tried
 SAME = 0.02  # ranges whose logarithms differ by less are the same
 GAINS = {AUTO: 1.0, "auto 0.3": 0.3}  # dB that clipping brings at least (`Auto`)
@@ -95,7 +95,7 @@ def affordable(model: Model, observation: Observation) -> int:
     have loops.
     """
     samples = max(observation.samples, 1)
-    runs = int(RUNS * (samples + min(samples, CHECKED)))
+    runs = RUNS * (samples + min(samples, CHECKED))
     if any(any(subgraphs_of(node)) for node in model.proto.graph.node):
         return runs
     values = sum(histogram.count for histogram in observation.histograms.values())
