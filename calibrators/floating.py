@@ -1,6 +1,7 @@
-"""Ranges for floating-point grids such as FP8, whose steps grow with the values.
+"""The scales of a grid with the least error, and ranges for floating-point grids such as FP8.
 
-Other ranges are best there than for INT8. The grid is given by whoever knows the number formats.
+Steps of the latter grow with the values, so that other ranges are best than for INT8. Whoever knows
+the number formats gives the grid.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.histogram import Edges, Histogram
-from calibrators.near_least import near_least
 
 OCTAVE = 16  # candidates from one power of two to the next
 CLIPPED = 4  # powers of two by which a range may be smaller than the largest value
+TOLERANCE = 1e-8  # of the sum of squares: more than sums and float32 arithmetic differ by
 SPAN = 40  # powers of two from the smallest value of a format, and more, to its largest
 
 
@@ -48,6 +49,27 @@ def floating_amax(histogram: Histogram, grid: FloatingGrid) -> float:
     candidates = candidates[near_least(values, weights, _levels(grid), candidates / grid.top)]
     errors = np.array([floating_error(values, weights, amax, grid) for amax in candidates])
     return float(candidates[np.flatnonzero(errors <= errors.min() * (1 + 1e-12))[-1]])
+
+
+def near_least(
+    values: Edges, counts: Edges, levels: Edges, scales: Edges
+) -> npt.NDArray[np.signedinteger[Any]]:
+    """Return the places of the scales among which the one with the least squared error is, rising.
+
+    `values` are magnitudes, rising, each `counts` times; each goes to the nearest of `levels` times
+    the scale, which rise from 0, and those beyond the last to the last. Sums of values and squares up
+    to each value make the work of a scale that of its levels. All arrays are float64 of one
+    dimension.
+    """
+    places = np.searchsorted(values, np.multiply.outer(scales, (levels[1:] + levels[:-1]) / 2))
+    ends = np.pad(places, ((0, 0), (1, 1)), constant_values=((0, 0), (0, values.size)))
+    mass, first, second = (
+        np.concatenate([[0.0], np.cumsum(counts * values**power)]) for power in range(3)
+    )
+    crossed = np.diff(first[ends]) @ levels
+    squared = np.diff(mass[ends]) @ levels**2
+    errors = second[-1] - 2 * scales * crossed + scales**2 * squared
+    return np.flatnonzero(errors <= errors.min() + TOLERANCE * second[-1])
 
 
 @cache

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.floating import near_least
 from calibrators.histogram import Edges, Histogram
-from calibrators.near_least import near_least
 from calibrators.range import LEVELS, Range, guard
 
 
