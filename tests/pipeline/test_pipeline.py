@@ -34,7 +34,7 @@ model = "net.onnx"
 output = "out"
 [calibration]
 data = "data.npz"
-methods = ["minmax", "percentile", "entropy"]
+{methods}
 [evaluation]
 data = "test.npz"
 rounds = 3
@@ -54,9 +54,9 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def configured(place, network, layer):
+def configured(place, network, layer, methods=""):
     network(place / "net.onnx")
-    text = CONFIG.format(layer=layer, targets=json.dumps(TARGETS))
+    text = CONFIG.format(layer=layer, targets=json.dumps(TARGETS), methods=methods)
     (place / "trtcal.toml").write_text(text)
     return read_config(place / "trtcal.toml")
 
@@ -114,7 +114,8 @@ def by_hand(place):
 
 @SLOW
 def test_every_stage_by_hand_gives_the_digests_of_the_run(place):
-    run(configured(place, conv_net, "second"))
+    methods = 'methods = ["minmax", "percentile", "entropy"]'
+    run(configured(place, conv_net, "second", methods))
     hand = by_hand(place)
     from trtcal.documents import digest_file
     from trtcal.model.passes import PASSES
@@ -187,7 +188,7 @@ improve = "best"
 @pytest.mark.parametrize("name", ["int8-auto", "int8"])
 def test_a_plan_with_the_name_of_another_variant_is_refused_before_any_work(place, name):
     conv_net(place / "net.onnx")
-    text = CONFIG.format(layer="second", targets=json.dumps(["cpu"]))
+    text = CONFIG.format(layer="second", targets=json.dumps(["cpu"]), methods="")
     text = text.replace("mixed]", f'{name}]\nimprove = "fast"').replace(
         "[evaluation]", 'improve = "fast"\n[evaluation]'
     )
