@@ -111,12 +111,12 @@ def made_by(row: Row, python: str, folder: Path, out: Path, test: Test) -> Row:
         words = [*_paths(folder), str(out), *peer.settings]
         cost = run(python, peer.code, words, out, LIMIT_S)
     if not isinstance(cost, Cost):
-        return replace(row, failed=str(cost))
+        return replace(row, failed=_without(folder, str(cost)))
     row = replace(row, cpu_s=round(cost.cpu, 2), peak_mb=round(cost.peak_mb))
     try:
         figures = test.figures(out / "quantized.onnx")
     except Exception as error:  # whatever a file of another tool does
-        return replace(row, failed=f"does not run: {error}"[:160])
+        return replace(row, failed=_without(out, f"does not run: {error}")[:160])
     known = {"db": tuple(figures.db), "refusal": refusal(out / "quantized.onnx")}
     return replace(row, metric=figures.metric, float_metric=figures.float_metric, **known)
 
@@ -134,6 +134,11 @@ def run_ours(method: str, folder: Path, out: Path) -> Cost | str:
     words = ["quantize", model, "--calibration", ranges, "-o", made]
     second = first if isinstance(first, str) else run(sys.executable, TRTCAL, words, out, LIMIT_S)
     return second if isinstance(first, str) or isinstance(second, str) else first + second
+
+
+def _without(folder: Path, message: str) -> str:
+    """Return a message in which files of a folder have their names alone: it is kept and shown."""
+    return message.replace(f"{folder}{os.sep}", "")
 
 
 def _paths(folder: Path) -> list[str]:

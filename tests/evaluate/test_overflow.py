@@ -71,8 +71,8 @@ def test_only_the_batch_that_overflows_is_run_again(place, monkeypatch):
     monkeypatch.setattr(overflow, "run_session", counted)
     (finding,) = found(half, source)
     assert "the outputs change on 1.562 % of the samples" in finding.what
-    together, alone = 1, len(finding.evidence)  # of one batch, each beside the plain run
-    assert runs == ["peaks"] * 4 + ["outputs"] * 2 * (together + alone)
+    without, together, alone = 1, 1, len(finding.evidence)  # of one batch
+    assert runs == ["peaks"] * 4 + ["outputs"] * (without + together + alone)
 
 
 @pytest.mark.parametrize("name", CASES)
