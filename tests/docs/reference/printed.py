@@ -30,7 +30,8 @@ calibrate digits.onnx --data calibration.npz
 calibrate digits.onnx --data calibration.npz --how-many
 ranges show calibration.json
 ranges diff minmax.json calibration.json
-ranges export calibration.json --model digits.onnx --format tensorrt-cache --tensorrt 8.6.1 --partial -o m.cache
+ranges export calibration.json --model digits.onnx --format tensorrt-cache \
+--tensorrt 8.6.1 --partial -o m.cache
 ranges import m.cache --model digits.onnx --partial -o imported.json
 ranges tails digits.onnx calibration.json --data calibration.npz -o tails.json
 prepare digits.onnx --data calibration.npz -o prepared.onnx
@@ -66,7 +67,8 @@ ab digits.onnx int8.onnx --data test.npz --limit 'top1 >= -1.0'
 sensitivity digits.onnx --calibration calibration.json --data test.npz -o sensitivity.json
 search digits.onnx --calibration calibration.json --data test.npz --limit 'top1 >= -1.0' -o search
 run digits.onnx --data calibration.npz --test test.npz --target sm89 --target cpu --output run
-> run digits.onnx --data calibration.npz --test test.npz --target sm89 --target cpu --output again --tag team=vision
+> run digits.onnx --data calibration.npz --test test.npz --target sm89 --target cpu --output again \
+--tag team=vision
 report run -o run.html
 history list
 history show 2
@@ -93,7 +95,8 @@ trace diff run again
 trace verify run --baseline again
 > run samples/regression/good.toml --trust
 > run samples/regression/bad.toml --trust
-trace bisect --good reports/regression-good --bad reports/regression-bad --limit 'broken_fusions <= 0' --predicted --trust
+trace bisect --good reports/regression-good --bad reports/regression-bad --limit 'broken_fusions <= 0' \
+--predicted --trust
 device add here local:
 device list
 device check here

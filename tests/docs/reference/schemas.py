@@ -1,10 +1,13 @@
-"""The JSON Schema of what commands print with `--json`: `python -m tests.docs.reference.schemas --write`.
+"""The JSON Schema of what commands print with `--json`.
+
+    python -m tests.docs.reference.schemas --write
 
 Types are those that commands print, and those of the dataclasses that their documents are made of: a
 field that is null in every sample, and may be a number, has both. The meaning of fields is in
 `documents.toml`, the unit of a figure at the end of its name.
 """
 
+import getpass
 import importlib
 import json
 import pkgutil
@@ -203,11 +206,16 @@ def _whole(name: str, group: list[Printed]) -> Schema:
     if name == "report":
         return {**read_schema(), "title": name, "x-commands": ["report", "run"]}
     documents = [one.document for one in group]
+    commands = sorted({one.command for one in group})
+    schema = schema_of(documents)
+    for field in {"kind", "schema_version"} & {*schema.get("properties", ())}:
+        schema["properties"][field]["const"] = documents[0][field]
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": name}
     return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **head,
+        "x-commands": commands,
+        **schema,
         "title": name,
-        "x-commands": sorted({one.command for one in group}),
-        **schema_of(documents),
         "examples": [shortened(documents[0])],
     }
 
@@ -234,19 +242,23 @@ def read_schemas() -> dict[str, Schema]:
 
 
 def write_schemas() -> None:
-    """Run every command, and write the schemas of what they print."""
+    """Run every command, and write the schemas of what they print, without names of this machine."""
     with tempfile.TemporaryDirectory() as name:
         found = schemas(record(Path(name)))
-        text = {
-            path: json.dumps(one, indent=1)
-            for path, one in ((file_of(n), s) for n, s in found.items())
-        }
-        folder, machine = str(Path(name)), platform.node()
+    ours = {
+        str(Path(name)): "/home/you",
+        f"{sys.base_prefix}/bin/": "/usr/bin/",
+        f'"user": "{getpass.getuser()}"': '"user": "you"',
+        platform.node(): "machine",
+    }
     FOLDER.mkdir(exist_ok=True)
-    for path in {*FOLDER.glob("*.json")} - {*text}:
+    for path in {*FOLDER.glob("*.json")} - {*map(file_of, found)}:
         path.unlink()
-    for path, schema in text.items():
-        path.write_text(schema.replace(folder, "/home/you").replace(machine, "machine") + "\n")
+    for form, schema in found.items():
+        text = json.dumps(schema, indent=1)
+        for own, general in ours.items():
+            text = text.replace(own, general)
+        file_of(form).write_text(f"{text}\n")
 
 
 if __name__ == "__main__":
