@@ -144,8 +144,9 @@ def rows_of(
             found += rows_of({**schema[key], "title": ""}, known, objects, mark)
     for name, one in schema.get("properties", {}).items():
         place = f"{path}.{name}".lstrip(".")
-        meaning = {**HEAD, **known}.get(place) or meaning_of(name, about)
-        found.append((f"`{place}`", kind_of(one, objects), unit_of(name), cell(meaning)))
+        title = schema.get("title", "")
+        meaning = {**HEAD, **known}.get(place) or meaning_of(name, title, about)
+        found.append((f"`{place}`", kind_of(one, objects), unit_of(name, title), cell(meaning)))
         if not is_named(one):
             found += rows_of(one, known, objects, place)
     return found
@@ -178,21 +179,23 @@ def kind_of(schema: Schema, objects: dict[str, Schema]) -> str:
     return words
 
 
-def unit_of(name: str) -> str:
-    """Return the unit that the name of a field ends with, that of a metric, or nothing."""
+def unit_of(name: str, title: str = "") -> str:
+    """Return the unit of a field of an object: stated, at the end of its name, of a metric, or none."""
     units: dict[str, str] = FIELDS["units"]
-    if name in units:
-        return units[name]
+    for key in (f"{title}.{name}", name):
+        if key in units:
+            return units[key]
     if name in METRICS:
         return METRICS[name].unit
     ending = f"_{name.removesuffix('_interval').rpartition('_')[2]}"
     return units.get(ending, "")
 
 
-def meaning_of(name: str, about: str = "") -> str:
+def meaning_of(name: str, title: str = "", about: str = "") -> str:
     """Return what a field means: by its name, as a metric, or by the text of its object."""
-    if name in FIELDS["meanings"]:
-        return str(FIELDS["meanings"][name])
+    for key in (f"{title}.{name}", name):
+        if key in FIELDS["meanings"]:
+            return str(FIELDS["meanings"][key])
     if name in METRICS:
         return f"{METRICS[name].title.capitalize()}."
     if name.endswith("_interval"):
