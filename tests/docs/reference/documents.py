@@ -117,7 +117,7 @@ def _form(name: str, schema: Schema, objects: dict[str, Schema]) -> str:
         facts.insert(1, f"File: {known['file']}. Written by: {known['command']}.")
         facts.insert(2, f"Version: {known['version']}.")
     about = [known["about"]] if known else []
-    rows = rows_of(schema, known.get("fields", {}), objects)
+    rows = rows_of(schema, (HEAD if known else {}) | known.get("fields", {}), objects)
     text = "\n\n".join([f"## {name}", *about, " ".join(facts)]) + "\n\n"
     return (
         text + _rows(rows) + "\n" + EXAMPLE.format(text=json.dumps(schema["examples"][0], indent=1))
@@ -145,11 +145,23 @@ def rows_of(
     for name, one in schema.get("properties", {}).items():
         place = f"{path}.{name}".lstrip(".")
         title = schema.get("title", "")
-        meaning = {**HEAD, **known}.get(place) or meaning_of(name, title, about)
-        found.append((f"`{place}`", kind_of(one, objects), unit_of(name, title), cell(meaning)))
+        meaning = known.get(place) or meaning_of(name, title, about)
+        unit = unit_of(name, title) if is_figure(one) else ""
+        found.append((f"`{place}`", kind_of(one, objects), unit, cell(meaning)))
         if not is_named(one):
             found += rows_of(one, known, objects, place)
     return found
+
+
+def is_figure(schema: Schema) -> bool:
+    """Whether a field has numbers, alone or in a list or table."""
+    kinds = schema.get("type", [])
+    inner = [
+        one for key in ("items", "additionalProperties") if isinstance(one := schema.get(key), dict)
+    ]
+    return bool({"number", "integer"} & {*([kinds] if isinstance(kinds, str) else kinds)}) or any(
+        map(is_figure, inner)
+    )
 
 
 def is_named(schema: Schema) -> bool:
@@ -200,7 +212,7 @@ def meaning_of(name: str, title: str = "", about: str = "") -> str:
         return f"{METRICS[name].title.capitalize()}."
     if name.endswith("_interval"):
         return f"Its interval, of `{name.removesuffix('_interval')}`."
-    return "See above." if f"`{name}`" in about else ""
+    return "In the text above." if f"`{name}`" in about else ""
 
 
 def _closure(objects: dict[str, Schema]) -> list[str]:

@@ -1,6 +1,6 @@
 """The JSON Schema of what commands print with `--json`.
 
-    python -m tests.docs.reference.schemas --write
+    python -m tests.docs.schemas --write
 
 Types are those that commands print, and those of the dataclasses that their documents are made of: a
 field that is null in every sample, and may be a number, has both. The meaning of fields is in
@@ -144,7 +144,8 @@ def _object(values: list[dict[str, Any]], hint: Hint, name: str, depth: int) -> 
         inside = [item for one in values for item in one.values()]
         item = schema_of(inside, hint.values, f"{name}.*", depth + (not inside))
         return {"additionalProperties": item}
-    record = hint.record or record_of(frozenset(names))
+    measured = [one["measured"] for one in values if isinstance(one.get("measured"), dict)]
+    record = hint.record or record_of(frozenset([*names, *chain.from_iterable(measured)]))
     kinds = annotations(record)
     listed = names or [item.name for item in fields(record or Hint) if record]
     properties = {
@@ -259,9 +260,3 @@ def write_schemas() -> None:
         for own, general in ours.items():
             text = text.replace(own, general)
         file_of(form).write_text(f"{text}\n")
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] != ["--write"]:
-        sys.exit(__doc__)
-    write_schemas()
