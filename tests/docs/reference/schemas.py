@@ -96,7 +96,9 @@ def schema_of(values: list[Any], kind: Any = None, name: str = "", depth: int = 
     types = sorted(seen | hint.types)
     if "number" in types and "integer" in types:
         types.remove("integer")
-    schema: Schema = {"type": types[0] if len(types) == 1 else types} if types else {}
+    if types in ([], ["null"]):  # nothing was seen that says what else it may be
+        return {}
+    schema: Schema = {"type": types[0] if len(types) == 1 else types}
     if "object" in types:
         schema |= _object([one for one in values if isinstance(one, dict)], hint, name, depth)
     if "array" in types:
