@@ -7,7 +7,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.docs.reference import write_reference  # noqa: E402
-from tests.docs.reference.repository import relinked  # noqa: E402
+from tests.docs.reference.repository import captioned, relinked  # noqa: E402
 from trtcal.errors import __version__  # noqa: E402
 
 project = "trtcal"
@@ -41,9 +41,9 @@ linkcheck_anchors = False
 
 
 def relink(app, name, source):
-    """Let the links to files outside docs/ lead to their pages in the site."""
+    """Let links to files outside docs/ lead to their pages, and name the files that blocks are."""
     page = Path(app.env.doc2path(name))
-    source[0] = relinked(source[0], page, page)
+    source[0] = captioned(relinked(source[0], page, page))
 
 
 def setup(app):

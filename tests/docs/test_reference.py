@@ -1,18 +1,20 @@
 """Nothing that a user can meet is undocumented: options, keys, messages, findings, names of Python."""
 
+import re
 from dataclasses import fields
 
 import click
 
 from tests.docs.pages import ROOT
-from tests.docs.reference import configuration, write_reference
+from tests.docs.reference import configuration, pages, write_reference
 from tests.docs.reference.commands import leaves
-from tests.docs.reference.repository import relinked
+from tests.docs.reference.repository import captioned, relinked
 from tests.fixtures.tables import each
 from trtcal import config
 from trtcal.cli.main import commands
 from trtcal.evidence.explanations import CATEGORY, MESSAGE, explanations
 
+INDEX = (ROOT / "docs" / "index.md").read_text()
 KNOWN = tuple(explanations())
 SECTIONS = [one for name, one in vars(config).items() if name.endswith("Config")]
 KEYS = [
@@ -66,3 +68,23 @@ def test_a_link_out_of_the_documents_leads_to_its_page_in_the_site():
     page = ROOT / "docs" / "threats.md"
     text = relinked("[a](../SECURITY.md#x) [b](data.md) [c](https://x.org/a.md)", page, page)
     assert text == ("[a](reference/repository/security.md#x) [b](data.md) [c](https://x.org/a.md)")
+
+
+def test_a_block_that_is_a_file_has_its_name_as_caption():
+    comments = "<!-- file: x/plan.json -->\n<!-- needs: torch -->\n"
+    text = f"a\n\n{comments}```json\n{{}}\n```\n\n```json\n1\n```\n"
+    shown = captioned(text)
+    assert "```{code-block} json\n:caption: x/plan.json\n\n{}\n```" in shown
+    assert shown.endswith("```json\n1\n```\n")
+
+
+def test_every_page_of_the_reference_is_in_one_menu():
+    menus = re.findall(r":caption: (\S+)\n:hidden:\n\n(.*?)```", INDEX, re.DOTALL)
+    names = [name for name, _ in menus]
+    assert len(names) == len({*names})
+    listed = dict(menus)["Reference"]
+    for name, _ in pages():
+        if name.count("/") < 2 and not name.startswith(
+            ("repository", "commands/", "messages/", "python/")
+        ):
+            assert f"reference/{name.removesuffix('.md')}" in listed, name

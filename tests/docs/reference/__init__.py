@@ -17,14 +17,13 @@ from tests.docs.reference import (
     outputs,
     repository,
 )
-from tests.docs.reference.markdown import contents
 
 PARTS = (commands, configuration, messages, metrics, outputs, documents, api, errors, repository)
 
 INDEX = """\
 # Reference
 
-These pages are made from the code of this version.
+These pages are made from the code of this version. The other pages of the menu explain by topic.
 
 | page | what it has |
 |---|---|
@@ -34,7 +33,7 @@ These pages are made from the code of this version.
 | [Findings](messages/findings.md) | every kind of finding: meaning and remedy |
 | [Metrics](metrics.md) | every figure that a limit can be about |
 | [Outputs](outputs.md) | the task, limit and evidence of outputs as public exports have them |
-| [JSON documents](documents.md) | every file that commands write for other programs |
+| [JSON documents](documents.md) | what commands print and write for other programs, with schemas |
 | [Python](python/index.md) | every name of `import trtcal` |
 | [Exit statuses](exit-statuses.md) | what a program's end says |
 """
@@ -42,11 +41,7 @@ These pages are made from the code of this version.
 
 def pages() -> Iterator[tuple[str, str]]:
     """Yield the name and text of every page of the reference."""
-    links = (
-        *("commands/index", "configuration", "messages/index", "messages/findings", "metrics"),
-        *("outputs", "documents", "python/index", "exit-statuses"),
-    )
-    yield "index.md", INDEX + "\n" + contents(links)
+    yield "index.md", INDEX
     for part in PARTS:
         yield from part.pages()
 

@@ -101,19 +101,20 @@ def signature(name: str, one: Any) -> str:
 
 
 def _result(found: inspect.Signature) -> str:
-    return f" -> {_type(found.return_annotation)}"
+    return f" -> {type_of(found.return_annotation)}"
 
 
 def _parameter(one: inspect.Parameter) -> str:
     stars = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "")
-    kind = "" if one.annotation is one.empty else f": {_type(one.annotation)}"
+    kind = "" if one.annotation is one.empty else f": {type_of(one.annotation)}"
     if one.default is one.empty:
         return f"{stars}{one.name}{kind}"
     default = repr(one.default)
     return f"{one.name}{kind} = {'...' if '<' in default else default}"
 
 
-def _type(annotation: Any) -> str:
+def type_of(annotation: Any) -> str:
+    """Return an annotation without the modules that its names come from."""
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     return re.sub(r"\b(?:trtcal|typing|pathlib|collections|stages)\.(?:\w+\.)*", "", text)
 
@@ -129,22 +130,23 @@ def members(kind: type) -> Iterator[tuple[str, Any]]:
     }
     hidden = {one.name for one in fields(kind)} if is_dataclass(kind) else set()
     shown = {name: one for name, one in found.items() if name not in hidden and _documented(one)}
-    order = sorted(shown.items(), key=lambda pair: not _is_property(pair[1]))
+    order = sorted(shown.items(), key=lambda pair: not is_property(pair[1]))
     yield from order
 
 
 def _documented(one: object) -> bool:
-    is_member = _is_property(one) or callable(one) or isinstance(one, (classmethod, staticmethod))
+    is_member = is_property(one) or callable(one) or isinstance(one, (classmethod, staticmethod))
     return is_member and bool(getattr(one, "__doc__", None)) and not isinstance(one, type)
 
 
-def _is_property(one: object) -> bool:
+def is_property(one: object) -> bool:
+    """Whether a member of a class is read without a call."""
     return isinstance(one, (property, cached_property))
 
 
 def _member(name: str, one: Any) -> str:
     """Return a property or method as an entry of a list."""
-    if _is_property(one):
+    if is_property(one):
         head = name
     else:
         function = one.__func__ if isinstance(one, (classmethod, staticmethod)) else one

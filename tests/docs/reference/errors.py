@@ -23,16 +23,19 @@ Where an error cannot be explained, `TRTCAL_DEBUG=1` shows where in trtcal it wa
 
 def pages() -> Iterator[tuple[str, str]]:
     """Yield the page."""
-    classes = sorted(
-        (one for one in vars(errors).values() if _is_error(one)), key=lambda one: one.exit_status
-    )
     rows = [("0", "", "The work is done, and no limit is broken.")]
     rows += [
         (str(one.exit_status), f"`{one.__name__}`", prose((one.__doc__ or "").split("\n\n")[0]))
-        for one in classes
+        for one in classes()
     ]
     rows.insert(-1, (str(DEFECT), "", "A defect of trtcal."))
     yield "exit-statuses.md", PAGE.format(table=table(["status", "exception", "meaning"], rows))
+
+
+def classes() -> list[type[TrtcalError]]:
+    """Return the classes of errors in the order of their exit statuses."""
+    found = (one for one in vars(errors).values() if _is_error(one))
+    return sorted(found, key=lambda one: one.exit_status)
 
 
 def _is_error(one: object) -> bool:

@@ -20,6 +20,7 @@ SAMPLES = """\
 What lies in the folders `samples` and `reports` of the repository.
 
 """
+FILE = re.compile(r"^(<!--\s*file:\s*(.+?)\s*-->\n(?:<!--.*-->\n)*)```(\w+)\n", re.MULTILINE)
 LINK = re.compile(r"(\]\()(?![a-z]+:|#)([^)\s#]+)")
 
 
@@ -40,6 +41,11 @@ def relinked(text: str, source: Path, page: Path) -> str:
         return found[1] + os.path.relpath(HOMES.get(target, target), page.parent)
 
     return LINK.sub(link, text)
+
+
+def captioned(text: str) -> str:
+    """Return a page in which a block after `<!-- file: NAME -->` has the name as its caption."""
+    return FILE.sub(r"\1```{code-block} \3\n:caption: \2\n\n", text)
 
 
 def pages() -> Iterator[tuple[str, str]]:
