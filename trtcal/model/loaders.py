@@ -90,11 +90,11 @@ def declared_by(path: Path, proto: onnx.ModelProto) -> Declared:
 
 @contextmanager
 def advising(declared: Declared) -> Iterator[None]:
-    """Give an `InputError` of data the advice of the model's files, if they have any."""
+    """Add what a model's files advise to the hint of an `InputError` of data."""
     try:
         yield
     except InputError as error:
-        error.hint = declared.advice or error.hint
+        error.hint = "; ".join(filter(None, (error.hint, declared.advice)))
         raise
 
 

@@ -43,7 +43,7 @@ Way = dict[str, Option]
 
 @dataclass(frozen=True)
 class Images:
-    """Keys of [images], with why they are `guessed` or `read`; none where the data are no image files."""
+    """Keys of [images], and why they are `guessed` or `read`; none where the data are not images."""
 
     keys: Mapping[str, Any] = field(default_factory=dict)
     why: Mapping[str, str] = field(default_factory=dict)

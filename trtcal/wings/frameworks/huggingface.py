@@ -50,10 +50,10 @@ def network_of(folder: Path) -> Path:
     variants = networks.get("model") or next(iter(networks.values()))
     variant = next((name for name in READ if name in variants), None)
     if variant is None:
-        names = some((f"{file.name} ({_kind(name)})" for name, file in variants.items()), 4)
+        names = some((f"{file.name} ({VARIANTS[name]})" for name, file in variants.items()), 4)
         raise InputError(f"folder {folder} has no float network, but {names}", EXPORT)
     file = variants[variant]
-    _print_choice(folder, file, _kind(variant), networks)
+    _print_choice(folder, file, VARIANTS[variant], networks)
     return file
 
 
@@ -67,20 +67,16 @@ def _networks(folder: Path) -> Networks:
     return networks
 
 
-def _kind(variant: str) -> str:
-    return f"{variant or 'no ending'}: {VARIANTS[variant]}"
-
-
 def _print_choice(folder: Path, file: Path, kind: str, networks: Networks) -> None:
     context = click.get_current_context(silent=True)
     key = f"trtcal.network {file}"
     if context is None or key in context.meta:
         return
     context.meta[key] = True
-    others = [each for variants in networks.values() for each in variants.values() if each != file]
-    names = some((each.relative_to(folder).as_posix() for each in others), 8)
-    left = f"; not read: {names}" if others else ""
-    note(f"read: model = {file}: the network of {folder} ({kind}){left}")
+    every = [pair for variants in networks.values() for pair in variants.items()]
+    others = [f"{each.name} ({VARIANTS[variant]})" for variant, each in every if each != file]
+    left = f"; not read: {some(others, 8)}" if others else ""
+    note(f"read: model = {file}: the {kind} network of {folder}{left}")
 
 
 def declared_beside(path: Path, proto: onnx.ModelProto) -> Declared | None:

@@ -75,7 +75,7 @@ def _pixels(keys: Mapping[str, Any], proto: onnx.ModelProto) -> Read:
     channels = "gray" if is_gray else "BGR" if is_flipped else "RGB"
     scale = float(keys.get("rescale_factor", 1 / 255)) if keys.get("do_rescale", True) else 1
     read: Read = {
-        "channels": (channels, "do_flip_channel_order" if is_flipped else "the usual order"),
+        "channels": (channels, "do_flip_channel_order" if is_flipped else "RGB is usual"),
         "layout": ("NHWC" if is_last else "NCHW", "the model's input"),
         "scale": ("1/255" if abs(255 * scale - 1) < 1e-9 else scale, "do_rescale, rescale_factor"),
     }
