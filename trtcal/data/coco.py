@@ -54,9 +54,9 @@ def with_annotations(
 ) -> LabelledDataset:
     """Return a dataset whose labels are the annotations of a file, a record for each sample.
 
-    Its fields are `boxes` (x1, y1, x2, y2 in shares of the model's input), `classes` (the place of the category
-    among all, by id; -1 where there is no further box), `crowd`, `categories` (how many there are) and
-    `size` (width and height of the model's input). Samples are found by the names of their files, else
+    Its fields are `boxes` (x1, y1, x2, y2 in shares of the model's input), `classes` (the place of the
+    category among all, by id; -1 where there is no further box), `crowd`, `categories` (how many there
+    are) and `size` (width and height of the model's input). Samples are found by the names of their files, else
     they are in the order of the images' ids. `prepared` says how files of images became samples.
     `InputError` if file and samples do not fit.
     """
