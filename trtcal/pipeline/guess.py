@@ -69,8 +69,9 @@ class Draft:
 
     @property
     def text(self) -> str:
-        """The file."""
-        return "\n".join(self.lines) + "\n"
+        """The file; names in models and files cannot begin a line of their own."""
+        plain = ("".join(c if c.isprintable() else " " for c in line) for line in self.lines)
+        return "\n".join(plain) + "\n"
 
 
 def draft_config(model: Model, sources: Sources, folder: Path) -> Draft:

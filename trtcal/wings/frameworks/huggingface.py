@@ -59,7 +59,8 @@ def network_of(folder: Path) -> Path:
 
 def _networks(folder: Path) -> Networks:
     networks = Networks()
-    for file in (*sorted(folder.glob("*.onnx")), *sorted(folder.glob("onnx/*.onnx"))):
+    files = (*sorted(folder.glob("*.onnx")), *sorted(folder.glob("onnx/*.onnx")))
+    for file in filter(Path.is_file, files):
         endings = (ending for ending in VARIANTS if ending and file.stem.endswith(ending))
         ending = max(endings, key=len, default="")
         name = file.stem.removesuffix(ending)

@@ -53,6 +53,8 @@ def open_engine(source: Path, model: Path | None) -> Engine:
 
     `InputError` if it was altered, or if nothing says what its inputs and outputs are.
     """
+    if not source.exists():
+        raise InputError(f"{source} does not exist", BUILD)
     folder = source if source.is_dir() else source.parent
     if model is None and is_build_folder(folder):
         build = read_build(folder)
@@ -75,6 +77,8 @@ def _of_build(build: Build) -> Engine:
 
 def export_context(engine: Engine, path: Path, embed: bool) -> tuple[OnnxFile, str, Path | None]:
     """Write the model; return what was written, the provider that loads it, and the engine's copy."""
+    if path.suffix != ".onnx":
+        raise InputError(f"{path} does not end with .onnx", "give an ONNX file with -o")
     data = read_bytes(engine.path, MOST_BYTES)
     provider = PROVIDERS.get(data[:4])
     if provider is None:

@@ -31,6 +31,8 @@ def export_openvino(model: Model, path: Path) -> dict[str, Any]:
     `InputError` if OpenVINO is missing or cannot read the model, or if its Q/DQ are not of INT8.
     """
     _check_int8(model)
+    if path.suffix != ".xml":
+        raise InputError(f"{path} does not end with .xml", "give the file of an IR with -o")
     openvino = _openvino()
     with Workplace() as folder, _reading(model):
         place = Path(folder) / path.name
@@ -52,6 +54,13 @@ def layers_of(compiled: Any) -> list[str]:
     facts = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
     heavy = [fact for fact in facts if fact["layerType"].astype(str) in HEAVY]
     return [fact["runtimePrecision"].astype(str) for fact in heavy]
+
+
+def may_saturate() -> bool:
+    """Tell whether this CPU has no VNNI: OpenVINO then adds products in 16 bits, which saturate."""
+    known = Path("/proc/cpuinfo")
+    text = known.read_text(encoding="utf-8", errors="replace") if known.is_file() else ""
+    return "avx2" in text and "vnni" not in text
 
 
 def _check_int8(model: Model) -> None:

@@ -21,7 +21,7 @@ class OpenVino(JsonOptions, example="trtcal export openvino model-int8.onnx -o m
 
     def _run(self) -> None:
         from trtcal.model import load_model
-        from trtcal.wings.runtimes.openvino import export_openvino
+        from trtcal.wings.runtimes.openvino import export_openvino, may_saturate
 
         facts = export_openvino(load_model(self.model), self.output)
         weights = self.output.with_suffix(".bin")
@@ -31,6 +31,8 @@ class OpenVino(JsonOptions, example="trtcal export openvino model-int8.onnx -o m
             say(f"{facts['fake_quantize']} FakeQuantize")
             counts = f"{facts['layers_in_int8']} of {facts['layers']} layers that multiply"
             note(f"OpenVINO {facts['openvino']} runs {counts} in INT8 on this CPU")
+            if may_saturate():
+                note("this CPU has no VNNI: its INT8 saturates, and its outputs prove nothing")
 
         self.present({"output": str(self.output), "weights": str(weights), **facts}, show)
 
