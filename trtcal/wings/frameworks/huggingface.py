@@ -7,7 +7,7 @@ read is named, and left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ def declared_beside(path: Path, proto: onnx.ModelProto) -> Declared | None:
     config = _read(folder / CONFIG, notes)
     if not config.keys() & {"architectures", "model_type"}:
         return None
-    task, why = _task(config)
+    task, why = _task(config, [value.name for value in proto.graph.output])
     classes = _classes(config, notes)
     images = dict[str, Any]()
     if processor := _read(folder / PROCESSOR, notes):
@@ -109,18 +109,21 @@ def _read(path: Path, notes: list[str]) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _task(config: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the task of the scores, and the keys that it is read from."""
+def _task(
+    config: Mapping[str, Any], outputs: Sequence[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the task of the scores or of the one output, and the keys that it is read from."""
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
     tasks: Mapping[str, str] = TABLE["tasks"]
     task = next((task for ending, task in tasks.items() if name.endswith(ending)), None)
-    if task is None:
+    scores = LOGITS if LOGITS in outputs else outputs[0] if len(outputs) == 1 else None
+    if task is None or scores is None:
         return {}, {}
     problem = config.get("problem_type")
     if task == "classification" and isinstance(problem, str) and problem in TABLE["problems"]:
-        return {LOGITS: TABLE["problems"][problem]}, {"task": f"{CONFIG} (problem_type: {problem})"}
-    return {LOGITS: task}, {"task": f"{CONFIG} (architectures: {name})"}
+        return {scores: TABLE["problems"][problem]}, {"task": f"{CONFIG} (problem_type: {problem})"}
+    return {scores: task}, {"task": f"{CONFIG} (architectures: {name})"}
 
 
 def _classes(config: Mapping[str, Any], notes: list[str]) -> tuple[str, ...]:
