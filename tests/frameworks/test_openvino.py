@@ -62,7 +62,6 @@ def test_an_ir_computes_the_same_and_runs_in_int8(tmp_path, capsys, name):
     compiled = openvino.Core().compile_model(tmp_path / "ir.xml", "CPU", plain)
     found = [*compiled(feeds(name, session)).values()]
     figures = [sqnr_db(a, b) for a, b in zip(expected, found, strict=True)]
-    print(name, figures, facts)
     assert min(figures) > LEAST_DB
 
 
