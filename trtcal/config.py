@@ -198,11 +198,7 @@ SIDES = Kind(
     lambda value: tuple(value) if len(as_list(value)) == 2 else as_list(value)[0],
     example="[224, 224]",
 )
-PIXEL = Kind(
-    "a whole number from 0 to 255",
-    lambda value: _is_whole(value) and 0 <= value <= 255,
-    example="114",
-)
+PIXEL = Kind("a whole number from 0 to 255", lambda value: _is_whole(value) and value in range(256))
 CROP = Kind(
     SIDES.words, _are_sides, lambda value: (as_list(value)[0], as_list(value)[-1]), example="224"
 )

@@ -532,12 +532,7 @@ class DataOptions(ConfigOptions, TrustOptions):
             images = config.images or declared.config
             dataset = open_dataset(source, model, images, labels, config.data)
         if config.images is None and dataset.files is not None:
-            note(
-                *(
-                    f"read: {key} = {value}: {declared.why[key]}"
-                    for key, value in declared.images.items()
-                )
-            )
+            note(*declared.lines)
         sizes = len({str(shapes) for _, shapes in dataset.shapes})
         if sizes > 1:
             note(f"note: the samples have {sizes} different sizes: a batch has samples of one size")

@@ -56,9 +56,9 @@ def with_annotations(
 
     Its fields are `boxes` (x1, y1, x2, y2 in shares of the model's input), `classes` (the place of the
     category among all, by id; -1 where there is no further box), `crowd`, `categories` (how many there
-    are) and `size` (width and height of the model's input). Samples are found by the names of their files, else
-    they are in the order of the images' ids. `prepared` says how files of images became samples.
-    `InputError` if file and samples do not fit.
+    are) and `size` (width and height of the model's input). Samples are found by the names of their
+    files, else they are in the order of the images' ids. `prepared` says how files of images became
+    samples. `InputError` if file and samples do not fit.
     """
     prepared = prepared if dataset.files is not None else None
     if prepared and prepared.crop:
@@ -83,7 +83,7 @@ def with_annotations(
     labels["size"] = _sizes(dataset)
     for record, image in zip(labels, images, strict=True):
         _fill(path, record, image, by_image[image["id"]], places)
-        if prepared and prepared.letterbox is not None:
+        if prepared and prepared.letterbox is not None and by_image[image["id"]]:
             _fit(record, image)
     return LabelledDataset(dataset.name, dataset, ((0, len(dataset)),), labels)
 
@@ -170,7 +170,8 @@ def _fill(
 def _fit(record: Any, image: Item) -> None:
     """Move boxes to where a letterboxed image is in the model's input."""
     width, height = map(int, record["size"])
-    left, top, *sides = fit_into((int(image["width"]), int(image["height"])), (width, height))
+    own = int(float(image["width"])), int(float(image["height"]))
+    left, top, *sides = fit_into(own, (width, height))
     record["boxes"] = (record["boxes"] * (sides * 2) + [left, top] * 2) / ([width, height] * 2)
 
 

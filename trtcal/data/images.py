@@ -117,18 +117,6 @@ def folder_names(folder: Path) -> tuple[str, ...]:
     return tuple(name for name in _class_folders(folder) if name.isprintable())
 
 
-def check_classes(folder: Path, names: Sequence[str]) -> None:
-    """`InputError` if class folders with the names of a model's classes have other numbers."""
-    numbers = {name: number for number, name in enumerate(names)}
-    for place, name in enumerate(_class_folders(folder)):
-        if numbers.get(name, place) != place:
-            raise InputError(
-                f"class folder {name!r} of {folder} has number {place} in alphabetical order, but "
-                f"the model's class {name!r} has number {numbers[name]}",
-                f"write {CSV} with the model's numbers, and give --labels csv",
-            )
-
-
 def read_names(path: Path) -> tuple[str, ...]:
     """Return the names of classes in a text file, one a line; `InputError` if it is none of these."""
     try:

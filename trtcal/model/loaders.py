@@ -1,7 +1,4 @@
-"""Models of other frameworks: extensions convert them to ONNX, which keeps where it came from.
-
-They also read what files beside a model, or its metadata, declare of its use.
-"""
+"""Models of other frameworks: extensions convert them to ONNX, and read what their files declare."""
 
 from __future__ import annotations
 
@@ -27,16 +24,14 @@ SOURCE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Declared:
-    """What a model's files say of its use: keys of [images], the task of an output, what to print.
+    """What a model's files say of its use: keys of [images], tasks by output, and lines to print.
 
-    `why` has the file and its keys for each of `images` and for "task"; `advice` is what to do where
-    data do not fit.
+    `why` has the source of each key, and of "task"; `advice` is what to do where data do not fit.
     """
 
     images: Mapping[str, Any] = field(default_factory=dict)
     task: Mapping[str, str] = field(default_factory=dict)
     why: Mapping[str, str] = field(default_factory=dict)
-    classes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     advice: str = ""
 
@@ -44,6 +39,11 @@ class Declared:
     def config(self) -> ImagesConfig | None:
         """The preprocessing, None if nothing declares it."""
         return read_section(ImagesConfig, dict(self.images)) if self.images else None
+
+    @property
+    def lines(self) -> list[str]:
+        """What is read of [images], a key a line."""
+        return [f"read: {key} = {value}: {self.why[key]}" for key, value in self.images.items()]
 
 
 class Loader(Protocol):

@@ -14,7 +14,7 @@ from typing import Any
 
 from trtcal.config import Config, DataConfig, are_annotations
 from trtcal.data import Dataset, open_dataset
-from trtcal.data.images import CSV, check_classes, find_images, image_labels
+from trtcal.data.images import CSV, find_images, image_labels
 from trtcal.errors import InputError
 from trtcal.evaluate.collectors import read_task
 from trtcal.evaluate.replay import carry
@@ -91,8 +91,6 @@ def draft_config(model: Model, sources: Sources, folder: Path) -> Draft:
     with advising(declared):
         images = guess_images(model, sources.data, labels, _labelled(sources), declared)
         dataset, states = _open(model, sources.data, images, labels)
-    if labels == "folders":
-        check_classes(sources.data, declared.classes)
     _add_task(draft, model, dataset, sources.choices, declared)
     if limits := sources.choices.limits:
         draft.add("limits", list(map(str, limits)))

@@ -88,7 +88,7 @@ def declared_beside(path: Path, proto: onnx.ModelProto) -> Declared | None:
     if not config.keys() & {"architectures", "model_type"}:
         return None
     task, why = _task(config, [value.name for value in proto.graph.output])
-    classes = _classes(config, notes)
+    _note_classes(config, notes)
     images = dict[str, Any]()
     if processor := _read(folder / PROCESSOR, notes):
         try:
@@ -96,7 +96,7 @@ def declared_beside(path: Path, proto: onnx.ModelProto) -> Declared | None:
             why |= {key: f"{PROCESSOR} ({reason})" for key, reason in reasons.items()}
         except UnknownKeyError as error:
             notes.append(f"not read: {folder / PROCESSOR}: {error}")
-    return Declared(images, task, why, classes, tuple(notes), _advice(folder, proto, images))
+    return Declared(images, task, why, tuple(notes), _advice(folder, proto, images))
 
 
 def _read(path: Path, notes: list[str]) -> dict[str, Any]:
@@ -126,19 +126,13 @@ def _task(
     return {scores: task}, {"task": f"{CONFIG} (architectures: {name})"}
 
 
-def _classes(config: Mapping[str, Any], notes: list[str]) -> tuple[str, ...]:
-    """Return the names of classes in their order; none where they only have numbers."""
+def _note_classes(config: Mapping[str, Any], notes: list[str]) -> None:
+    """Note the names of classes in their order; nothing where they only have numbers."""
     table = config.get("id2label")
-    if not isinstance(table, dict) or not table:
-        return ()
-    names = tuple(table.get(str(number)) for number in range(len(table)))
-    if not all(isinstance(name, str) and name.isprintable() for name in names):
-        notes.append(f"not read: id2label of {CONFIG}: it does not name the classes 0, 1, 2 ...")
-        return ()
-    if all(str(name).startswith("LABEL_") for name in names):
-        return ()
-    notes.append(f"read: {len(names)} classes: {some(map(str, names), 4)}: {CONFIG} (id2label)")
-    return tuple(map(str, names))
+    if not isinstance(table, dict) or all(str(name)[:6] == "LABEL_" for name in table.values()):
+        return
+    names = [str(table.get(str(number))) for number in range(len(table))]
+    notes.append(f"read: {len(names)} classes: {some(names, 4)}: {CONFIG} (id2label)")
 
 
 def _advice(folder: Path, proto: onnx.ModelProto, images: Mapping[str, Any]) -> str:

@@ -38,11 +38,13 @@ def declared_in(proto: onnx.ModelProto) -> Declared | None:
         reason = f"not read: the preprocessing in {WHERE}: {str(error)[:200]}"
         return Declared(notes=(reason,))
     why = {key: f"{WHERE} ({reason})" for key, reason in why.items()}
-    classes = _classes(values["names"])
-    notes = [f"read: the task {texts['task'][:40]!r}: {WHERE} (task)"]
-    if classes:
-        notes.append(f"read: {len(classes)} classes: {some(classes, 4)}: {WHERE} (names)")
-    return Declared(images, why=why, classes=classes, notes=tuple(notes))
+    names = values["names"]
+    names = [*names.values()] if isinstance(names, dict) else [names]
+    notes = (
+        f"read: the task {texts['task'][:40]!r}: {WHERE} (task)",
+        f"read: {len(names)} classes: {some(map(str, names), 4)}: {WHERE} (names)",
+    )
+    return Declared(images, why=why, notes=notes)
 
 
 def _value(text: str) -> Any:
@@ -67,11 +69,3 @@ def _images(values: dict[str, Any], task: str) -> tuple[dict[str, Any], dict[str
     more = "; Ultralytics pads a dynamic model to the stride only" if is_dynamic else ""
     images |= {"resize": [height, width], "letterbox": BORDER, "interpolation": "opencv-bilinear"}
     return images, why | {"resize": f"imgsz{more}", "letterbox": "task", "interpolation": "task"}
-
-
-def _classes(names: Any) -> tuple[str, ...]:
-    """Return the names of classes in their order; none where they are not a name for each number."""
-    table = dict(enumerate(names)) if isinstance(names, list) else names
-    listed = [table.get(n) for n in range(len(table))] if isinstance(table, dict) else []
-    is_text = all(isinstance(name, str) and name.isprintable() for name in listed)
-    return tuple(map(str, listed)) if is_text else ()
