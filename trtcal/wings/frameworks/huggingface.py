@@ -32,9 +32,9 @@ Networks = dict[str, dict[str, Path]]
 """Files by network and variant."""
 
 
-def is_export(path: Path) -> bool:
-    """Tell whether a folder has a `config.json` and ONNX files."""
-    return path.is_dir() and (path / CONFIG).is_file() and bool(_networks(path))
+def has_networks(folder: Path) -> bool:
+    """Tell whether a folder has ONNX files where exports have them."""
+    return bool(_networks(folder))
 
 
 def network_of(folder: Path) -> Path:
