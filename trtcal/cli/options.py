@@ -518,7 +518,7 @@ class DataOptions(ConfigOptions, TrustOptions):
         """
         from trtcal.data import open_dataset
         from trtcal.evaluate.replay import carry
-        from trtcal.model.loaders import advising, declared_by
+        from trtcal.model.loaders import Declared, advising, declared_by
 
         config = self.config
         is_test = settings is config.evaluation and self.data is None
@@ -527,7 +527,8 @@ class DataOptions(ConfigOptions, TrustOptions):
         source = required(self.data or settings.data, "the data", "--data")
         config.check_trusted(source)
         labels = self.labels or settings.labels
-        declared = declared_by(model.path, model.proto)
+        is_array = source.suffix in (".npz", ".npy")
+        declared = Declared() if is_array else declared_by(model.path, model.proto)
         with advising(declared):
             images = config.images or declared.config
             dataset = open_dataset(source, model, images, labels, config.data)

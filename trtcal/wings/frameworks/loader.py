@@ -10,7 +10,6 @@ from trtcal.errors import InputError
 from trtcal.model.loaders import Declared
 from trtcal.wings.frameworks.formats import REFUSED, format_of
 
-
 CONFIG = "config.json"
 
 
