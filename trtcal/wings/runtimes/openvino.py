@@ -68,7 +68,8 @@ def _check_int8(model: Model) -> None:
     if others:
         what = f"model {model.path} has Q/DQ in {', '.join(sorted(others))}"
         raise InputError(
-            f"{what}, and OpenVINO's IR takes INT8", "quantize it with --precision int8"
+            f"{what}, and OpenVINO's IR takes INT8",
+            "give a model with Q/DQ of INT8, which `trtcal quantize` writes",
         )
     if not dequantized_types(model.proto):
         what = f"model {model.path} has no Q/DQ"
