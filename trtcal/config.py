@@ -198,6 +198,7 @@ SIDES = Kind(
     lambda value: tuple(value) if len(as_list(value)) == 2 else as_list(value)[0],
     example="[224, 224]",
 )
+PIXEL = Kind("a whole number from 0 to 255", lambda value: _is_whole(value) and value in range(256))
 CROP = Kind(
     SIDES.words, _are_sides, lambda value: (as_list(value)[0], as_list(value)[-1]), example="224"
 )
@@ -360,7 +361,8 @@ class ImagesConfig(Shown):
     """How image files become the model's input; nothing of it is guessed.
 
     In this order: `channels`, `resize` (the shorter side, or height and width), `crop` (height and
-    width, from the center), then (pixel * scale - mean) / std. `mean` and `std` have one number,
+    width, from the center), then (pixel * scale - mean) / std. With `letterbox` the image keeps its
+    aspect ratio within `resize`, and the rest has this pixel value. `mean` and `std` have one number,
     or one for each channel in the order of `channels`. `alpha` is the background of transparent
     pixels.
 
@@ -376,9 +378,11 @@ class ImagesConfig(Shown):
     resize: int | tuple[int, int] | None = key(SIDES, None)
     crop: tuple[int, int] | None = key(CROP, None)
     interpolation: str = key(
-        one_of("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"), "bilinear"
+        one_of("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos", "opencv-bilinear"),
+        "bilinear",
     )
     alpha: str | None = key(one_of("black", "white", "drop"), None)
+    letterbox: int | None = key(PIXEL, None)
 
     def __post_init__(self) -> None:
         count = 1 if self.channels == "gray" else 3
@@ -387,6 +391,8 @@ class ImagesConfig(Shown):
                 raise _wrong(f"a number or a list of {count}", name)
         if not all(value > 0 for value in self.std):
             raise _wrong("above 0", "std")
+        if self.letterbox is not None and not isinstance(self.resize, tuple):
+            raise _wrong("given with letterbox, as [height, width]", "resize", SIDES.example)
 
 
 @dataclass(frozen=True)

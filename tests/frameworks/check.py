@@ -1,7 +1,7 @@
 """Run the tests of other frameworks with those frameworks: `make test-frameworks`.
 
-TensorFlow, tf2onnx, PyTorch and TVM go into an environment of their own (2 GB, no GPU). A test that
-is skipped there because a package is missing is an error.
+TensorFlow, tf2onnx, PyTorch, TVM and OpenVINO go into an environment of their own (2 GB, no GPU). A
+test that is skipped there because a package is missing is an error.
 """
 
 import os
@@ -40,4 +40,4 @@ def check(name, *packages):
 
 
 if __name__ == "__main__":
-    sys.exit(check("frameworks", ".[dev,tensorflow,torch,tvm]"))
+    sys.exit(check("frameworks", ".[dev,openvino,tensorflow,torch,tvm]"))

@@ -269,6 +269,9 @@ toml: trtcal.toml | toml | COMMON | BUILD
  diagnose build --config {} -q
 images.toml: images.toml | toml | digits.onnx | folder/a.png=picture.png folder/b.jpg=picture.jpg
  calibrate digits.onnx --data folder --config {} --method minmax WRITE.json
+hub: hub/config.json hub/preprocessor_config.json | json |  | placed=hub/{} HUB
+ calibrate hub --data folder --method minmax WRITE.json
+ init hub --data folder -q -o made
 cache: t.cache table.text | text | digits.onnx calibration.json
  ranges import {} --model digits.onnx --partial WRITE.json
  ranges show {} -q
@@ -338,6 +341,13 @@ ALONGSIDE = {
     "BUILD": BUILD_FILES,
     "CHAINS": CHAINS,
     "THREE": {f"folder/{one}.png": "picture.png" for one in "abc"},
+    "HUB": {
+        "hub/model.onnx": "digits.onnx",
+        "hub/config.json": "hub/config.json",
+        "hub/preprocessor_config.json": "hub/preprocessor_config.json",
+        "folder/a.png": "picture.png",
+        "folder/b.jpg": "picture.jpg",
+    },
     "COMMIT": {
         "out/calibration.json": "calibration.json",
         "out/old.json": "plan.json",

@@ -114,6 +114,26 @@ mean = 0.0
 std = 1.0
 """
 
+HUB = {
+    "config.json": {
+        "architectures": ["ViTForImageClassification"],
+        "id2label": {str(number): f"digit {number}" for number in range(10)},
+        "model_type": "vit",
+        "problem_type": "single_label_classification",
+    },
+    "preprocessor_config.json": {
+        "crop_pct": 0.875,
+        "do_center_crop": True,
+        "do_rescale": True,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_processor_type": "ConvNextImageProcessor",
+        "image_std": [0.5, 0.5, 0.5],
+        "resample": 3,
+        "rescale_factor": 0.00392156862745098,
+        "size": {"shortest_edge": 8},
+    },
+}
+
 TARGET = """name = "T4"
 bandwidth_gb_s = 320
 int8_tops = 130
@@ -238,6 +258,9 @@ def _write_images(folder: Path) -> None:
         picture.save(folder / f"picture.{ending}")
     picture.save(folder / "packed.tif", compression="tiff_lzw")
     picture.convert("LA").save(folder / "alpha.png")
+    (folder / "hub").mkdir()
+    for name, keys in HUB.items():
+        (folder / "hub" / name).write_text(json.dumps(keys))
     (folder / "labels.csv").write_text("file,label\na.png,1\nb.png,2\nc.png,0\n")
     tiers = "\n".join(f"{'low' if i % 3 else 'high'},{i % 2}" for i in range(SAMPLES))
     (folder / "slices.csv").write_text(f"tier,source\n{tiers}\n")

@@ -300,6 +300,15 @@ def test_a_colour_image_has_an_offset_for_each_channel(draft):
     assert (found["model-color-format"], found["network-input-order"]) == ("1", "1")
 
 
+def test_a_letterbox_is_a_padding_on_both_sides(draft):
+    boxed = replace(IMAGES, resize=(8, 8), crop=None, letterbox=0, interpolation="opencv-bilinear")
+    found, notes = of_nvinfer(draft(boxed))
+    keys = ("maintain-aspect-ratio", "symmetric-padding", "scaling-filter")
+    assert ([found[key] for key in keys], notes) == (["1", "1", "1"], "")
+    plain, _ = of_nvinfer(draft(replace(boxed, letterbox=None)))
+    assert (plain["maintain-aspect-ratio"], "symmetric-padding" in plain) == ("0", False)
+
+
 @each(
     "images, hint",
     [
@@ -318,6 +327,7 @@ def test_what_nvinfer_cannot_express_is_an_error_with_a_hint(draft, images, hint
         ({"resize": 8}, "aspect ratio"),
         ({"resize": 9, "crop": (8, 8)}, "crop"),
         ({"resize": (8, 8), "interpolation": "lanczos"}, "lanczos"),
+        ({"resize": (8, 8), "letterbox": 114}, "114"),
     ],
 )
 def test_what_nvinfer_does_in_another_way_is_said_in_its_file(draft, given, words):

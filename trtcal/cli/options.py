@@ -390,7 +390,7 @@ class GivenOptions(OutputOptions, MeasureOptions):
         sources = Sources(data, self.test, self.labels, self.targets, output, user)
         draft = draft_config(load_model(path), sources, folder.absolute())
         config = parse_config(draft.text, folder.absolute() / FILE)
-        note(*draft.guesses, head="guessed: ")
+        note(*draft.guesses)
         return config.trusting(False, data, self.test, self.metric_file), draft
 
     def choices(self, config: Config) -> Config:
@@ -518,6 +518,7 @@ class DataOptions(ConfigOptions, TrustOptions):
         """
         from trtcal.data import open_dataset
         from trtcal.evaluate.replay import carry
+        from trtcal.model.loaders import Declared, advising, declared_by
 
         config = self.config
         is_test = settings is config.evaluation and self.data is None
@@ -526,7 +527,13 @@ class DataOptions(ConfigOptions, TrustOptions):
         source = required(self.data or settings.data, "the data", "--data")
         config.check_trusted(source)
         labels = self.labels or settings.labels
-        dataset = open_dataset(source, model, config.images, labels, config.data)
+        is_array = source.suffix in (".npz", ".npy")
+        declared = Declared() if is_array else declared_by(model.path, model.proto)
+        with advising(declared):
+            images = config.images or declared.config
+            dataset = open_dataset(source, model, images, labels, config.data)
+        if config.images is None and dataset.files is not None:
+            note(*declared.lines)
         sizes = len({str(shapes) for _, shapes in dataset.shapes})
         if sizes > 1:
             note(f"note: the samples have {sizes} different sizes: a batch has samples of one size")

@@ -67,7 +67,7 @@ class Run(
     def _settings(self) -> tuple[Config, str | None]:
         """Return the configuration: of trtcal.toml, with options first; or guessed, with its text."""
         if self._is_model:
-            folder = self.output or Path(f"{self.source.stem}-run")
+            folder = self.output or Path(f"{self.source.absolute().stem}-run")
             config, draft = self.guess(self.source, folder, folder)
             return replace(config, devices=config_here().devices), draft.text
         config = self.choices(read_config(self.source))

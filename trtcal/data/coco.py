@@ -1,6 +1,6 @@
 """Annotations of objects in COCO's JSON, as labels: a record for each sample.
 
-Boxes are in shares of the image, so that any input that shows the whole image has the same ones.
+Boxes are in shares of the model's input, which shows the whole image.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from trtcal.config import ImagesConfig
 from trtcal.data.dataset import Array, Dataset, Feeds, Labels, labels_digest
+from trtcal.data.preprocessing import fit_into
 from trtcal.data.subsets import Subset
 from trtcal.documents import canonical_json, digest_bytes, read_json
 from trtcal.errors import InputError
@@ -47,15 +49,19 @@ def are_boxes(labels: Array | None) -> bool:
     return labels is not None and labels.dtype.names is not None
 
 
-def with_annotations(dataset: Dataset, path: Path, is_cropped: bool = False) -> LabelledDataset:
+def with_annotations(
+    dataset: Dataset, path: Path, prepared: ImagesConfig | None = None
+) -> LabelledDataset:
     """Return a dataset whose labels are the annotations of a file, a record for each sample.
 
-    Its fields are `boxes` (x1, y1, x2, y2 in shares of the image), `classes` (the place of the category
-    among all, by id; -1 where there is no further box), `crowd`, `categories` (how many there are) and
-    `size` (width and height of the model's input). Samples are found by the names of their files, else
-    they are in the order of the images' ids. `InputError` if file and samples do not fit.
+    Its fields are `boxes` (x1, y1, x2, y2 in shares of the model's input), `classes` (the place of the
+    category among all, by id; -1 where there is no further box), `crowd`, `categories` (how many there
+    are) and `size` (width and height of the model's input). Samples are found by the names of their
+    files, else they are in the order of the images' ids. `prepared` says how files of images became
+    samples. `InputError` if file and samples do not fit.
     """
-    if is_cropped and dataset.files is not None:
+    prepared = prepared if dataset.files is not None else None
+    if prepared and prepared.crop:
         raise InputError(
             "[images] crops the images, and annotations are only scaled with whole images",
             "set resize = [height, width] without a crop, or judge boxes with --metric-file",
@@ -77,6 +83,8 @@ def with_annotations(dataset: Dataset, path: Path, is_cropped: bool = False) -> 
     labels["size"] = _sizes(dataset)
     for record, image in zip(labels, images, strict=True):
         _fill(path, record, image, by_image[image["id"]], places)
+        if prepared and prepared.letterbox is not None and by_image[image["id"]]:
+            _fit(record, image)
     return LabelledDataset(dataset.name, dataset, ((0, len(dataset)),), labels)
 
 
@@ -157,6 +165,14 @@ def _fill(
             )
         record["boxes"][number], record["classes"][number] = box, places[annotation["category_id"]]
         record["crowd"][number] = bool(annotation.get("iscrowd"))
+
+
+def _fit(record: Any, image: Item) -> None:
+    """Move boxes to where a letterboxed image is in the model's input."""
+    width, height = map(int, record["size"])
+    own = int(float(image["width"])), int(float(image["height"]))
+    left, top, *sides = fit_into(own, (width, height))
+    record["boxes"] = (record["boxes"] * (sides * 2) + [left, top] * 2) / ([width, height] * 2)
 
 
 def _sizes(dataset: Dataset) -> Array:

@@ -72,7 +72,7 @@ def open_dataset(
     kind = None if labels is None or is_file else str(labels)
     dataset = _open(data, model, images, kind, settings or DataConfig())
     if labels and is_file:
-        return with_annotations(dataset, Path(labels), bool(images and images.crop))
+        return with_annotations(dataset, Path(labels), images)
     if labels and dataset.labels is None:
         raise InputError(
             f"data {dataset.name} have no labels; labels = {labels!r} is for a folder of images "

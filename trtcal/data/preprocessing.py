@@ -163,7 +163,29 @@ def _resized(file: Path, image: Image.Image, config: ImagesConfig) -> Image.Imag
         return image
     size = _target(image.size, config.resize)
     _check_size(file, size)
-    return image.resize(size, Image.Resampling[config.interpolation.upper()])
+    if config.letterbox is None:
+        return _scaled(image, size, config.interpolation)
+    left, top, *inner = fit_into(image.size, size)
+    border = (config.letterbox,) * len(image.getbands())
+    whole = Image.new(image.mode, size, border)
+    whole.paste(_scaled(image, (inner[0], inner[1]), config.interpolation), (left, top))
+    return whole
+
+
+def _scaled(image: Image.Image, size: tuple[int, int], interpolation: str) -> Image.Image:
+    """Return an image of another size; OpenCV's filter reads the nearest four pixels alone."""
+    if interpolation != "opencv-bilinear":
+        return image.resize(size, Image.Resampling[interpolation.upper()])
+    steps = (image.width / size[0], 0, 0, 0, image.height / size[1], 0)
+    return image.transform(size, Image.Transform.AFFINE, steps, Image.Resampling.BILINEAR)
+
+
+def fit_into(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Return left, top, width and height of a letterboxed image, rounded as Ultralytics' LetterBox."""
+    ratio = min(target[0] / size[0], target[1] / size[1])
+    width, height = (max(round(side * ratio), 1) for side in size)
+    left, top = (round((target[0] - width) / 2 - 0.1), round((target[1] - height) / 2 - 0.1))
+    return left, top, width, height
 
 
 def _target(size: tuple[int, int], resize: int | tuple[int, int]) -> tuple[int, int]:

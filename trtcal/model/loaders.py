@@ -1,20 +1,49 @@
-"""Models of other frameworks: extensions convert them to ONNX, which keeps where it came from."""
+"""Models of other frameworks: extensions convert them to ONNX, and read what their files declare."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import onnx
 
+from trtcal.config import ImagesConfig, read_section
 from trtcal.documents import Document
 from trtcal.documents.bounds import parse_json
+from trtcal.errors import InputError
 from trtcal.extensions import LOADERS, load_all
 
 ONNX = ".onnx"
 SOURCE = "trtcal.source"
 """Key in the metadata of a converted ONNX, beside what it was converted from."""
 SOURCE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a model's files say of its use: keys of [images], tasks by output, and lines to print.
+
+    `why` has the source of each key, and of "task"; `advice` is what to do where data do not fit.
+    """
+
+    images: Mapping[str, Any] = field(default_factory=dict)
+    task: Mapping[str, str] = field(default_factory=dict)
+    why: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    advice: str = ""
+
+    @property
+    def config(self) -> ImagesConfig | None:
+        """The preprocessing, None if nothing declares it."""
+        return read_section(ImagesConfig, dict(self.images)) if self.images else None
+
+    @property
+    def lines(self) -> list[str]:
+        """What is read of [images], a key a line."""
+        return [f"read: {key} = {value}: {self.why[key]}" for key, value in self.images.items()]
 
 
 class Loader(Protocol):
@@ -35,6 +64,9 @@ class Loader(Protocol):
         A model that contains programs needs `trust`. `InputError` if it cannot be converted.
         """
 
+    def declared(self, path: Path, proto: onnx.ModelProto) -> Declared | None:
+        """Return what an ONNX file's metadata or the files beside it declare; None without them."""
+
 
 def is_model(path: Path) -> bool:
     """Tell whether a path looks like a model: ONNX, or of another framework."""
@@ -47,6 +79,23 @@ def loader_of(path: Path) -> Loader | None:
         return None
     loaders: list[Loader] = list(load_all(LOADERS).values())
     return next((loader for loader in loaders if loader.reads(path)), None)
+
+
+def declared_by(path: Path, proto: onnx.ModelProto) -> Declared:
+    """Return what the files of a model declare of its use, as the first loader that knows them."""
+    loaders: list[Loader] = list(load_all(LOADERS).values())
+    answers = (loader.declared(path, proto) for loader in loaders)
+    return next((answer for answer in answers if answer is not None), Declared())
+
+
+@contextmanager
+def advising(declared: Declared) -> Iterator[None]:
+    """Add what a model's files advise to the hint of an `InputError` of data."""
+    try:
+        yield
+    except InputError as error:
+        error.hint = "; ".join(filter(None, (error.hint, declared.advice)))
+        raise
 
 
 def _is_onnx(path: Path) -> bool:

@@ -20,6 +20,7 @@ from trtcal.evaluate.collectors import read_task
 from trtcal.evaluate.replay import carry
 from trtcal.evaluate.variants import open_variant
 from trtcal.model import Model
+from trtcal.model.loaders import Declared, advising, declared_by
 from trtcal.model.states import state_pairs
 from trtcal.pipeline.images import Images, guess_images
 from trtcal.pipeline.inputs import check_parsed
@@ -50,7 +51,7 @@ class Sources:
 
 @dataclass
 class Draft:
-    """A configuration in the making: its lines, and what was guessed for which reason."""
+    """A configuration in the making: its lines, and what was guessed or read for which reason."""
 
     folder: Path
     lines: list[str] = field(default_factory=list)
@@ -60,16 +61,17 @@ class Draft:
         """Begin a table."""
         self.lines += ["", f"[{name}]"]
 
-    def add(self, key: str, value: Any, guessed: str = "") -> None:
-        """Set a key; `guessed` is why it is a guess."""
+    def add(self, key: str, value: Any, why: str = "", how: str = "guessed") -> None:
+        """Set a key; `why` it is a guess, or the file that it is `read` from."""
         text = f"{key} = {_toml(value, self.folder)}"
-        self.guesses += [f"{text}: {guessed}"] if guessed else []
-        self.lines.append(f"{text}  # guessed: {guessed}" if guessed else text)
+        self.guesses += [f"{how}: {text}: {why}"] if why else []
+        self.lines.append(f"{text}  # {how}: {why}" if why else text)
 
     @property
     def text(self) -> str:
-        """The file."""
-        return "\n".join(self.lines) + "\n"
+        """The file; names in models and files cannot begin a line of their own."""
+        plain = ("".join(c if c.isprintable() else " " for c in line) for line in self.lines)
+        return "\n".join(plain) + "\n"
 
 
 def draft_config(model: Model, sources: Sources, folder: Path) -> Draft:
@@ -84,9 +86,12 @@ def draft_config(model: Model, sources: Sources, folder: Path) -> Draft:
     if sources.output is not None:
         draft.add("output", sources.output)
     labels, why = _labels(sources if sources.test is None else sources.to_calibrate)
-    images = guess_images(model, sources.data, labels, _labelled(sources))
-    dataset, states = _open(model, sources.data, images, labels)
-    _add_task(draft, model, dataset, sources.choices)
+    declared = declared_by(model.path, model.proto)
+    draft.guesses += declared.notes
+    with advising(declared):
+        images = guess_images(model, sources.data, labels, _labelled(sources), declared)
+        dataset, states = _open(model, sources.data, images, labels)
+    _add_task(draft, model, dataset, sources.choices, declared)
     if limits := sources.choices.limits:
         draft.add("limits", list(map(str, limits)))
     else:
@@ -161,7 +166,7 @@ def _add_images(draft: Draft, images: Images) -> None:
     if images.keys:
         draft.section("images")
         for name, value in images.keys.items():
-            draft.add(name, value, images.why.get(name, ""))
+            draft.add(name, value, images.why.get(name, ""), images.how)
 
 
 def _add_labels(draft: Draft, labels: str | None, why: str) -> None:
@@ -169,12 +174,19 @@ def _add_labels(draft: Draft, labels: str | None, why: str) -> None:
         draft.add("labels", Path(labels) if are_annotations(labels) else labels, why)
 
 
-def _add_task(draft: Draft, model: Model, dataset: Dataset, choices: Config) -> None:
+def _add_task(
+    draft: Draft, model: Model, dataset: Dataset, choices: Config, declared: Declared
+) -> None:
     """Write the task of each output, one for all where they are the same, with why it is guessed."""
-    reference, user = open_variant(model.path), (choices.task, choices.outputs)
-    task, _ = read_task(reference, dataset, BATCH, *user)
-    draft.guesses += task.guesses
-    draft.lines += [f"# guessed: {guess}" for guess in task.guesses]
+    reference, why = open_variant(model.path), list[str]()
+    known = {name for spec in model.outputs if (name := spec.name) in declared.task}
+    if choices.task is None and known:
+        choices = replace(choices, task={name: declared.task[name] for name in known})
+        why = [f"read: the task of {name}: {declared.why['task']}" for name in known]
+    task, _ = read_task(reference, dataset, BATCH, choices.task, choices.outputs)
+    why += [f"guessed: {guess}" for guess in task.guesses]
+    draft.guesses += why
+    draft.lines += [f"# {line}" for line in why]
     named = {*task.by_name.values()}
     is_whole = len(named) == 1 and len(task.by_name) == len(model.outputs)
     draft.add("task", named.pop() if is_whole else task.by_name)

@@ -26,6 +26,7 @@ from trtcal.data.images import find_images
 from trtcal.errors import InputError
 from trtcal.evaluate.per_sample import Labels
 from trtcal.model import Model
+from trtcal.model.loaders import Declared
 
 SEEN = 64  # images whose sizes are looked at
 EDGE = 0.875  # of the shorter side that a classifier sees: 224 of 256
@@ -42,10 +43,11 @@ Way = dict[str, Option]
 
 @dataclass(frozen=True)
 class Images:
-    """Keys of [images], with what is guessed of them; none where the data are no image files."""
+    """Keys of [images], and why they are `guessed` or `read`; none where the data are not images."""
 
     keys: Mapping[str, Any] = field(default_factory=dict)
     why: Mapping[str, str] = field(default_factory=dict)
+    how: str = "guessed"
 
     @property
     def config(self) -> ImagesConfig | None:
@@ -54,9 +56,13 @@ class Images:
 
 
 def guess_images(
-    model: Model, data: Path, labels: str | None, labelled: tuple[Path, str] | None
+    model: Model,
+    data: Path,
+    labels: str | None,
+    labelled: tuple[Path, str] | None,
+    declared: Declared,
 ) -> Images:
-    """Return how the images of a folder are prepared for a model.
+    """Return how the images of a folder are prepared for a model: as its files declare, or a guess.
 
     `labelled` is a folder of images with "csv" or "folders", where their labels are, if there is one.
     `InputError` if the model takes no images, or one of them cannot be read.
@@ -64,6 +70,8 @@ def guess_images(
     files = find_images(data)[0] if data.is_dir() else []
     if not files:
         return Images()
+    if declared.images:
+        return Images(declared.images, declared.why, "read")
     image = ImageInput.of(model)
     if image is None:
         raise InputError(

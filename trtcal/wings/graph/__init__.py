@@ -20,6 +20,16 @@ COMMANDS = (
         "trtcal.wings.graph.cli.export",
         "Build, and see what was built",
     ),
+    Command(
+        "export ort",
+        "Write an ONNX model around an engine, for ONNX Runtime.",
+        "trtcal.wings.runtimes.cli.ort",
+    ),
+    Command(
+        "export openvino",
+        "Write a model with Q/DQ as OpenVINO's IR.",
+        "trtcal.wings.runtimes.cli.openvino",
+    ),
 )
 
 

@@ -27,7 +27,7 @@ FILE, CACHE = "config_infer.txt", "calibration.cache"
 USUAL = "10.3.0"  # TensorRT of DeepStream 7.1; the header matters only to models without Q/DQ
 COLORS = {"RGB": 0, "BGR": 1, "gray": 2}
 ORDERS = {"NCHW": 0, "NHWC": 1}
-FILTERS = {"nearest": 0, "bilinear": 1}
+FILTERS = {"nearest": 0, "bilinear": 1, "opencv-bilinear": 1}
 MODES = {"fp32": 0, "int8": 1, "fp16": 2}
 CLASSIFIER, OTHER = 1, 100  # network-type
 CHANNELS = {"RGB": 3, "BGR": 3, "gray": 1}
@@ -71,7 +71,11 @@ def _preprocessing(draft: Draft, images: ImagesConfig) -> Iterator[tuple[str, ob
     yield "offsets", ";".join(repr(mean / images.scale) for mean in means)
     yield "model-color-format", COLORS[images.channels]
     yield "network-input-order", ORDERS[images.layout]
-    yield "maintain-aspect-ratio", int(isinstance(images.resize, int) and images.crop is None)
+    is_padded = images.letterbox is not None
+    is_shorter = isinstance(images.resize, int) and images.crop is None
+    yield "maintain-aspect-ratio", int(is_padded or is_shorter)
+    if is_padded:
+        yield "symmetric-padding", 1
     if images.interpolation in FILTERS:
         yield "scaling-filter", FILTERS[images.interpolation]
     if images.layout == "NCHW":
@@ -151,6 +155,8 @@ def _inexact(images: ImagesConfig) -> Iterator[str]:
         yield "nvinfer does not crop the center: it scales the whole frame to the size of the network"
     elif isinstance(images.resize, int):
         yield "nvinfer pads to keep the aspect ratio, but resizing by the shorter side is declared"
+    if images.letterbox:
+        yield f"nvinfer pads with black, but a border of {images.letterbox} is declared"
     if images.interpolation not in FILTERS:
         yield f"nvinfer's scaling is not {images.interpolation}: scaling-filter is its default"
 

@@ -1,0 +1,1 @@
+"""Engines and models with Q/DQ for other runtimes: ONNX Runtime on GPUs, and OpenVINO."""
