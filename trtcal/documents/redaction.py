@@ -107,7 +107,7 @@ class Redaction:
     def value(self, value: Any, key: str = "") -> Any:
         """Return a JSON value without names and places; `key` is the key that it stands under."""
         if isinstance(value, list):
-            return [self.value(item, key) for item in value]
+            return [self.value(item, key) for item in value if not _is_value_of_sample(item)]
         if isinstance(value, dict):
             new = {name: self.value(item, name) for name, item in value.items()}
             return {**new, "name": _numbered(value)} if _is_sample(value) else new
@@ -155,6 +155,11 @@ def _file_of(place: str) -> str:
 
 def _is_sample(value: Mapping[str, Any]) -> bool:
     return isinstance(value.get("name"), str) and isinstance(value.get("index"), int)
+
+
+def _is_value_of_sample(value: object) -> bool:
+    """Whether it is one of a tensor's largest values, with the sample that it is of."""
+    return isinstance(value, dict) and {"index", "value"} <= value.keys()
 
 
 def _numbered(value: Mapping[str, Any]) -> str:
