@@ -55,10 +55,11 @@ def names_here() -> set[str]:
 
 @cache
 def ordinary_words() -> frozenset[str]:
-    """Return the words that trtcal itself uses, in its tables of messages, keys and operators."""
+    """Return words that trtcal itself uses, in its tables of messages, keys and operators."""
     tables = Path(__file__).parents[1].rglob("*.toml")
     texts = (table.read_text(encoding="utf-8").lower() for table in tables)
-    return frozenset(word for text in texts for word in re.findall(r"[^\W\d_]+", text))
+    words = {word for text in texts for word in re.findall(r"[^\W\d_]+", text)}
+    return frozenset(words | set(map(str.lower, ROOTS)))
 
 
 class Redaction:
@@ -80,7 +81,7 @@ class Redaction:
         roots = "|".join(map(re.escape, {*ROOTS, *os.listdir("/")}))
         self._folders = re.compile(rf"(?<![\w.~])(?:{_any(folders)})(?![\w.-])")
         start = rf"/(?:{roots})(?![^/\\])|[A-Za-z]:\\|\\\\(?=\w)|~[\w.-]*/|(?:\.\./)+(?=[^/]+/)"
-        self._place = re.compile(rf"(?:file://)?(?<![\w./])(?:{start}|\[redacted\]/)[^\s:]*")
+        self._place = re.compile(rf"(?<![\w./])(?:file://|{start}|\[redacted\]/)[^\s:]*")
         people = {*names_here(), *(part for value in every for part in _hosts(value))}
         self._people = re.compile(rf"(?i)(?<!\w)(?:{_any(filter(self._is_telling, people))})(?!\w)")
         told = filter(self._is_telling, self.known)
@@ -98,10 +99,11 @@ class Redaction:
         return TOKEN.sub(lambda match: self._word(match[0]), text)
 
     def _word(self, word: str) -> str:
-        if word in self.names or word.strip(EDGE) in self.names:
+        plain = word.rstrip(EDGE)
+        if word in self.names or plain.lstrip(EDGE) in self.names:
             return word
-        if SAMPLE.fullmatch(word.rstrip(EDGE)):
-            return REDACTED
+        if SAMPLE.fullmatch(plain):
+            return REDACTED + word[len(plain) :]
         return self._people.sub(REDACTED, self._place.sub(lambda match: _file_of(match[0]), word))
 
     def value(self, value: Any, key: str = "") -> Any:
@@ -149,8 +151,9 @@ def _any(names: Iterable[str]) -> str:
 def _file_of(place: str) -> str:
     """Return a path without its folders: what ends it, if that is the name of a file."""
     *folders, last = re.split(r"[\\/]", place)
-    is_file = PLAIN_FILE.fullmatch(last) and (len(folders) > 2 or folders[0] == REDACTED)
-    return f"{REDACTED}/{last}" if is_file and not SAMPLE.fullmatch(last) else REDACTED
+    is_inside = len(folders) > 2 or folders[0].startswith(("~", "..", REDACTED))  # of a home folder
+    is_file = is_inside and PLAIN_FILE.fullmatch(last) and not SAMPLE.fullmatch(last)
+    return f"{REDACTED}/{last}" if is_file else REDACTED
 
 
 def _is_sample(value: Mapping[str, Any]) -> bool:
