@@ -36,7 +36,7 @@ PLACES = [
     (r"C:\Users\Anna\geheim\net.onnx", f"{REDACTED}/net.onnx"),
     (r"\\server\geheim\net.onnx", f"{REDACTED}/net.onnx"),
     ('File "/usr/lib/geheim/y.py", line 3', f'File "{REDACTED}/y.py", line 3'),
-    ("/tmp/x/model.py:12: error", f"{REDACTED}/model.py:12: error"),
+    ("/var/x/model.py:12: error", f"{REDACTED}/model.py:12: error"),
     ("/home/anna/bilder/max-muster.png is broken", f"{REDACTED} is broken"),
     ("max-muster.png: not an image", f"{REDACTED}: not an image"),
     (f"ssh: {HOST}.local: no route", f"ssh: {REDACTED}.local: no route"),
@@ -88,7 +88,7 @@ def test_a_user_called_by_an_ordinary_word_changes_no_text(user):
 
 
 def test_names_of_tensors_stay_whatever_they_look_like():
-    names = ["/home/conv/Conv_output_0", "/tmp/add", USER, "max-muster.png", f"block/{USER}/relu"]
+    names = ["/home/conv/Conv_output_0", "/var/add", USER, "max-muster.png", f"block/{USER}/relu"]
     layers = {"layers": [{"name": name, "nodes": [name]} for name in names], "ranges": {}}
     layers["ranges"] = {name: {"amax": 1.0} for name in names}
     layers["sentence"] = f"{names[0]} lost its fusion, (as {names[1]}), and {names[4]}."
@@ -136,7 +136,7 @@ def test_documents_name_each_other_by_their_new_digests():
     )
     assert done["second"]["of"] == done["first"]["digest"] != first["digest"]
     assert done["third"]["stages"] == [done["first"]["digest"], done["second"]["digest"]]
-    assert done["third"]["redacted"] and "redacted" not in done["first"]
+    assert [name for name in every if "redacted" in done[name]] == ["third"]
     assert done["other"] == [1, "two"]
     assert "anna" not in json.dumps(done)
 
