@@ -33,6 +33,7 @@ from trtcal.pipeline.own_passes import passes_of
 from trtcal.ptq.improver import split_samples
 from trtcal.quantization import Plan, plan_of, resolve
 from trtcal.runs.follower import Follower
+from trtcal.runs.redaction import redacted_model
 
 FP16_VARIANT, IMPROVED, MIXED = "fp16", "improved", "int8-mixed"
 HELD_BACK_SHARE = 0.3  # of the samples, where there are no others to judge by
@@ -108,6 +109,7 @@ def open_model(
 ) -> tuple[Model, Prepared]:
     """Return the model and its preparation; `BackendError` if a target cannot be built for here."""
     model = load_model(_required(config.model, "model"))
+    model = redacted_model(model) if config.report.redact else model
     check_parsed(model, config.in_use().build.targets)
     prepared = prepared_by(model, config, passes, followers)
     for line in prepared.notes:

@@ -41,9 +41,12 @@ def redacted_copy(folder: Path, redact: bool = True) -> Iterator[Path]:
         yield folder
         return
     check_whole(folder)
+    record = documents.read_record(folder)
     with documents.Workplace() as place:
         copy = Path(place, folder.resolve().name)
-        shutil.copytree(folder, copy, symlinks=True)
+        for name in documents.files_in(folder) if record is None else (FILES, *record):
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder / name, copy / name)
         redact_run(copy)
         try:
             yield copy
@@ -133,13 +136,16 @@ def _redact_model(path: Path, redaction: Redaction) -> dict[str, str]:
 
 def _redact_proto(proto: Any, redaction: Redaction) -> bool:
     """Clear the doc strings of a model and redact its metadata; return whether it had any of that."""
-    before = proto.SerializeToString(deterministic=True)
+    has_any = False
     for message in _messages(proto):
-        if hasattr(message, "doc_string"):
+        if getattr(message, "doc_string", ""):
             message.ClearField("doc_string")
+            has_any = True
         for entry in getattr(message, "metadata_props", ()):
-            entry.value = redaction.text(entry.value)
-    return bool(proto.SerializeToString(deterministic=True) != before)
+            text = redaction.text(entry.value)
+            has_any |= text != entry.value
+            entry.value = text
+    return has_any
 
 
 def _messages(message: Any) -> Iterator[Any]:
