@@ -123,9 +123,9 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         from trtcal.data.drawn import drawn_like
         from trtcal.documents import digest_file
         from trtcal.extensions import MEASUREMENTS, load
+        from trtcal.model.metadata import redacted_model
         from trtcal.reporting.collect import collect
         from trtcal.reporting.document import compared
-        from trtcal.runs.redaction import redacted_model
 
         others = ("targets", "key", "class_names", "triton", "deepstream", "docker")
         if ignored := [name for name in others if getattr(self, name)]:

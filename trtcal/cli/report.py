@@ -60,15 +60,15 @@ class Report(JsonOptions, example="trtcal report reports/digits -o digits.html")
     )
 
     def _run(self) -> None:
+        from trtcal.documents.redaction import FLAG, redacted
         from trtcal.reporting.render import check_page, write_page
-        from trtcal.runs.redaction import is_redacted, redacted_report
 
         output = self.output or PAGE
         if not self.as_markdown:
             check_page(output)
         document = _document(self.run, self.price, self.prices, self.measured)
-        if self.redact or config_here().report.redact or is_redacted(self.run):
-            document = redacted_report(document)
+        if self.redact or config_here().report.redact or FLAG in document:
+            document = redacted(document)
         if self.as_markdown:
             _write_markdown(self, document)
             return

@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from trtcal.documents.digests import digest_document, seal
+from trtcal.documents.digests import Document, digest_document, seal
 from trtcal.documents.schema import replace_texts
 
 REDACTED = "[redacted]"
@@ -84,8 +84,8 @@ class Redaction:
         self._place = re.compile(rf"(?<![\w./])(?:file://|{start}|\[redacted\]/)[^\s:]*")
         people = {*names_here(), *(part for value in every for part in _hosts(value))}
         self._people = re.compile(rf"(?i)(?<!\w)(?:{_any(filter(self._is_telling, people))})(?!\w)")
-        told = filter(self._is_telling, self.known)
-        self._known = re.compile(rf"(?<![\w/.-])(?:{_any(told)})(?![\w/-])")
+        telling = filter(self._is_telling, self.known)
+        self._known = re.compile(rf"(?<![\w/.-])(?:{_any(telling)})(?![\w/-])")
 
     def _is_telling(self, name: str) -> bool:
         """Whether a name tells something where it stands in a text: it is no ordinary word."""
@@ -136,6 +136,12 @@ class Redaction:
             pairs = ((_digest(old), _digest(done[place])) for place, old in documents.items())
             digests = {**changed, **{old: new for old, new in pairs if old != new}}
         return done
+
+
+def redacted(document: Document) -> Document:
+    """Return a document that is redacted alone; digests of others in it stay those of the originals."""
+    done: Document = Redaction([document]).documents({"": document}, {})[""]
+    return done
 
 
 def _new_of(digests: Mapping[str, str], text: str) -> str:

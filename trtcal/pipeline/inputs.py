@@ -28,12 +28,12 @@ from trtcal.evaluate.variant_limits import is_compared
 from trtcal.evaluate.variants import open_variant
 from trtcal.limits import Limit
 from trtcal.model import Model, load_model
+from trtcal.model.metadata import redacted_model
 from trtcal.model.passes import Pass, PassRecord, Prepared, prepare_with_record
 from trtcal.pipeline.own_passes import passes_of
 from trtcal.ptq.improver import split_samples
 from trtcal.quantization import Plan, plan_of, resolve
 from trtcal.runs.follower import Follower
-from trtcal.runs.redaction import redacted_model
 
 FP16_VARIANT, IMPROVED, MIXED = "fp16", "improved", "int8-mixed"
 HELD_BACK_SHARE = 0.3  # of the samples, where there are no others to judge by

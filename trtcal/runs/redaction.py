@@ -6,9 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import onnx
 
@@ -20,10 +18,10 @@ from trtcal.documents.redaction import FLAG, Redaction
 from trtcal.documents.staging import STEPS
 from trtcal.errors import TrtcalError
 from trtcal.evidence.manifest import LOG, RECORDS
-from trtcal.model import Model
+from trtcal.model.metadata import redact_proto
 from trtcal.model.model import combined, external_files
 from trtcal.reporting.render import write_page
-from trtcal.runs.origin import REPORT_FILE, RUN_FILE
+from trtcal.runs.origin import REPORT_FILE, RUN, RUN_FILE
 from trtcal.runs.settings import SCRIPTS
 from trtcal.runs.verify import check_whole
 
@@ -79,24 +77,9 @@ def redact_run(folder: Path) -> Document:
 
 
 def is_redacted(run: Path) -> bool:
-    """Tell whether a run's folder, or the JSON of a report, was redacted."""
-    path = run / RUN_FILE if run.is_dir() else run
-    document = documents.read_json(path) if path.is_file() else None
-    return isinstance(document, dict) and FLAG in document
-
-
-def redacted_report(report: Document) -> Document:
-    """Return a report's document that is redacted; digests in it are those of the originals."""
-    done: Document = Redaction([report]).documents({"": report}, {})[""]
-    return done
-
-
-def redacted_model(model: Model) -> Model:
-    """Return a model without doc strings, and without names in its metadata."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    _redact_proto(proto, Redaction([]))
-    return replace(model, proto=proto)
+    """Tell whether a run's folder was redacted."""
+    path = run / RUN_FILE
+    return path.is_file() and FLAG in documents.read_document(path, RUN)
 
 
 def _redact_file(path: Path, redaction: Redaction) -> dict[str, str]:
@@ -126,31 +109,9 @@ def _replace(path: Path, data: bytes) -> dict[str, str]:
 def _redact_model(path: Path, redaction: Redaction) -> dict[str, str]:
     """Redact a model; its fingerprint, which covers its external data, is another one too."""
     proto = onnx.load(path, format="protobuf", load_external_data=False)
-    if not _redact_proto(proto, redaction):
+    if not redact_proto(proto, redaction):
         return {}
     digests = _replace(path, proto.SerializeToString(deterministic=True))
     external = [digest_file(file) for file in external_files(path, proto)]
     pairs = digests.items()
     return digests | {combined([old, *external]): combined([new, *external]) for old, new in pairs}
-
-
-def _redact_proto(proto: Any, redaction: Redaction) -> bool:
-    """Clear the doc strings of a model and redact its metadata; return whether it had any of that."""
-    has_any = False
-    for message in _messages(proto):
-        if getattr(message, "doc_string", ""):
-            message.ClearField("doc_string")
-            has_any = True
-        for entry in getattr(message, "metadata_props", ()):
-            text = redaction.text(entry.value)
-            has_any |= text != entry.value
-            entry.value = text
-    return has_any
-
-
-def _messages(message: Any) -> Iterator[Any]:
-    yield message
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            for each in value if hasattr(value, "__len__") else [value]:
-                yield from _messages(each)

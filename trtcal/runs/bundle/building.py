@@ -62,8 +62,8 @@ class Request:
 
     `data` are those that the run was judged on, `class_names` the names of classes in their order,
     `exports` are exporters, each of which gets the bundle's `Draft`. `despite_verdict` is for a variant
-    that the run's verdict does not ship. `redact` takes names out of all files, and draws the golden
-    inputs at random; a redacted run is bundled so in any case.
+    that the run's verdict does not ship. `redact` takes names out of all files, and has golden
+    inputs drawn at random; a redacted run is bundled so in any case.
     """
 
     run: Path
