@@ -578,10 +578,11 @@ def explaining() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ReportConfig(Shown):
-    """The price of an hour of the machine where latency is measured, for the cost of inferences."""
+    """What a report shows: the price of the machine that measures latency, and whether names stay."""
 
     price_per_hour: float | None = key(RATE, None)
     currency: str = key(CURRENCY, "USD")
+    redact: bool = key(FLAG, False)
 
 
 PRICINGS = ("on-demand", "spot", "reserved")

@@ -10,8 +10,10 @@ from tests.fixtures.tables import each
 from tests.runs.runs import report, timed_report
 from trtcal.errors import InputError
 from trtcal.limits import DO_NOT, INCONCLUSIVE, SHIP, WITH_CARE
+from trtcal.metrics import COST
 from trtcal.reporting.verdict import lowered
 from trtcal.runs.diff import against_last
+from trtcal.runs.figures import width_of
 from trtcal.runs.history import History
 
 
@@ -191,3 +193,10 @@ def test_fp32_is_matched_by_its_role_whatever_its_file_is_called(history):
     later = measured_report(2, 462, name="digits_v2")
     against = against_last(history, later, "digits")
     assert against["worse"] == ["Top-1 of FP32 fell from 98.60 to 92.40 %."]
+
+
+def test_the_cost_of_a_variant_that_only_a_device_timed_has_a_width():
+    latency = {"on": "@box", "runs": 60, "is_gpu": True, "p50_interval_ms": [1.0, 1.5]}
+    measured = {"variants": {"int8": {"latency": latency}}}
+    report = {"comparison": {"rows": [{"name": "int8"}], "limits": []}, "measured": measured}
+    assert width_of(report, "int8", COST) == 0.5

@@ -10,7 +10,15 @@ import click
 
 from trtcal.cli.advice import advise
 from trtcal.cli.extended import ExtendedGroup
-from trtcal.cli.options import DataOptions, JsonOptions, add_commands, argument, config_here, option
+from trtcal.cli.options import (
+    REDACT,
+    DataOptions,
+    JsonOptions,
+    add_commands,
+    argument,
+    config_here,
+    option,
+)
 from trtcal.cli.output import Columns, print_table, remark, say, say_written
 from trtcal.cli.verify import KEY_VARIABLE
 from trtcal.config import FILE, Config
@@ -67,6 +75,7 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
     triton: bool = option("Add a model repository for Triton.")
     deepstream: bool = option("Add a configuration for DeepStream's nvinfer.")
     docker: bool = option("Add a Dockerfile whose container verifies the bundle before it serves.")
+    redact: bool = option(f"{REDACT} Golden inputs are drawn at random.")
     despite_verdict: bool = option(
         "Bundle a variant whose verdict is not SHIP or SHIP WITH CARE; the bundle records it."
     )
@@ -76,6 +85,13 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         """The configuration given, or the run's own: in its folder, or where it was then."""
         config = config_here(self.config_path or self._config_of_run())
         return config.trusting(self.trust, self.data)
+
+    @property
+    def is_redacted(self) -> bool:
+        """Whether names and samples are left out, as the option, the configuration or the run says."""
+        from trtcal.runs.redaction import is_redacted
+
+        return self.redact or self.config.report.redact or is_redacted(self.run)
 
     def _config_of_run(self) -> Path | None:
         from trtcal.runs.origin import RUN_FILE, Origin
@@ -104,8 +120,10 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
 
     def _write_archive(self) -> None:
         """Write the archive of --measure: of all variants, or the reference and the one named."""
+        from trtcal.data.drawn import drawn_like
         from trtcal.documents import digest_file
         from trtcal.extensions import MEASUREMENTS, load
+        from trtcal.model.metadata import redacted_model
         from trtcal.reporting.collect import collect
         from trtcal.reporting.document import compared
 
@@ -124,6 +142,9 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
                 what = f"the model of {row.name} is not there, or has changed since the run"
                 raise InputError(what, "run it again: `trtcal run`")
         data = self.open_data(models[comparison.rows[0].model], self.config.evaluation)
+        if self.is_redacted:
+            models = {digest: redacted_model(model) for digest, model in models.items()}
+            data = drawn_like(data, comparison.batch)
         make = load(MEASUREMENTS, "archive", "archives that measure elsewhere")
         output = self.output or Path("measure.tar")
         manifest = make(comparison.rows, models, data, comparison.batch, output)
@@ -157,6 +178,7 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
             self._names(),
             tuple(self._exports()),
             self.despite_verdict,
+            self.is_redacted,
         )
 
     def _names(self) -> tuple[str, ...]:
@@ -166,7 +188,7 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         source = self.data or settings.data
         if self.class_names is not None:
             return read_names(self.class_names)
-        by_folder = (self.labels or settings.labels) == "folders"
+        by_folder = not self.is_redacted and (self.labels or settings.labels) == "folders"
         return folder_names(source) if by_folder and source is not None else ()
 
     def _exports(self) -> list[Any]:

@@ -70,6 +70,10 @@ MEASURED = (
     "File with what trtexec, Polygraphy or Nsight Systems measured of a variant, or the result of "
     "measure.sh; may be repeated. Without VARIANT= the file's name has to hold the variant's."
 )
+REDACT = (
+    "Write no names of samples, users, hosts and folders, and no values of samples: docs/report.md "
+    "lists what that is.  [default: redact under [report] in trtcal.toml]"
+)
 MEASURED_FILE = "[VARIANT[@DEVICE]=]FILE"
 ON = "Device to build the models on, and to run and time them: see `trtcal device list`."
 LAST = ("limits", "allow_undecided", "trust", "optimizations", "skipped", "config_path", "as_json")

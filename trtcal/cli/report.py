@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trtcal.cli.options import MEASURED, MEASURED_FILE, JsonOptions, argument, config_here, option
+from trtcal.cli.options import (
+    MEASURED,
+    MEASURED_FILE,
+    REDACT,
+    JsonOptions,
+    argument,
+    config_here,
+    option,
+)
 from trtcal.cli.output import print_json, print_page, say
 from trtcal.errors import InputError
 
@@ -46,17 +54,21 @@ class Report(JsonOptions, example="trtcal report reports/digits -o digits.html")
         "TOML table of your prices; trtcal uses the price that names the measured GPU."
     )
     measured: tuple[str, ...] = option(MEASURED, metavar=MEASURED_FILE)
+    redact: bool = option(REDACT)
     schema: bool = option(
         "Print the JSON Schema of a report's JSON and exit.", is_eager=True, callback=_print_schema
     )
 
     def _run(self) -> None:
+        from trtcal.documents.redaction import FLAG, redacted
         from trtcal.reporting.render import check_page, write_page
 
         output = self.output or PAGE
         if not self.as_markdown:
             check_page(output)
         document = _document(self.run, self.price, self.prices, self.measured)
+        if self.redact or config_here().report.redact or FLAG in document:
+            document = redacted(document)
         if self.as_markdown:
             _write_markdown(self, document)
             return

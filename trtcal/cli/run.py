@@ -52,6 +52,7 @@ class Run(
         "(off).  [default: improve of [calibration] in trtcal.toml, else auto]"
     )
     no_history: bool = option("Do not record the run in the history.")
+    redact: bool = option(options.REDACT)
 
     @property
     def model(self) -> Path | None:
@@ -103,6 +104,8 @@ class Run(
         settings = self.with_passes(replace(settings, cost=replace(settings.cost, tags=tags)))
         improve = self.improve or settings.calibration.improve
         settings = replace(settings, calibration=replace(settings.calibration, improve=improve))
+        redact = self.redact or settings.report.redact
+        settings = replace(settings, report=replace(settings.report, redact=redact))
         history = None if self.no_history else _history(settings)
         result = run(settings, self._command_line, progress, remark, history, warn, guessed)
         if history is not None:

@@ -235,7 +235,7 @@ def _in_memory(proto: onnx.ModelProto) -> Model:
     if changes or any(_blank_ends(proto)):
         source, proto = proto, onnx.ModelProto()
         proto.CopyFrom(source)
-    return _normalized(Path(f"{name}.onnx"), proto, _combined([digest]))
+    return _normalized(Path(f"{name}.onnx"), proto, combined([digest]))
 
 
 def _absence(path: Path) -> tuple[str, str]:
@@ -252,7 +252,7 @@ def _of_file(path: Path, embedded: int) -> Model:
         check_file(path, MODEL_BYTES)
         digest = checked_digest(path)
         proto = onnx.load(path, format="protobuf", load_external_data=False)
-        fingerprint = _combined([digest, *map(checked_digest, external_files(path, proto))])
+        fingerprint = combined([digest, *map(checked_digest, external_files(path, proto))])
         files.load_external(proto, path.parent, embedded)
         check_sizes(proto)
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
@@ -366,7 +366,8 @@ def external_files(path: Path, proto: onnx.ModelProto) -> list[Path]:
     return [_inside(path.parent, name) for name in sorted(names)]
 
 
-def _combined(digests: Iterable[str]) -> str:
+def combined(digests: Iterable[str]) -> str:
+    """Return the fingerprint of a model: of the digests of its file and of its external data."""
     raw = b"".join(bytes.fromhex(digest.removeprefix("sha256:")) for digest in digests)
     return digest_bytes(raw)
 

@@ -28,6 +28,7 @@ from trtcal.evaluate.variant_limits import is_compared
 from trtcal.evaluate.variants import open_variant
 from trtcal.limits import Limit
 from trtcal.model import Model, load_model
+from trtcal.model.metadata import redacted_model
 from trtcal.model.passes import Pass, PassRecord, Prepared, prepare_with_record
 from trtcal.pipeline.own_passes import passes_of
 from trtcal.ptq.improver import split_samples
@@ -108,6 +109,7 @@ def open_model(
 ) -> tuple[Model, Prepared]:
     """Return the model and its preparation; `BackendError` if a target cannot be built for here."""
     model = load_model(_required(config.model, "model"))
+    model = redacted_model(model) if config.report.redact else model
     check_parsed(model, config.in_use().build.targets)
     prepared = prepared_by(model, config, passes, followers)
     for line in prepared.notes:

@@ -28,6 +28,7 @@ from trtcal.reporting.render import write_page
 from trtcal.runs.follower import follower_kinds, followers_of
 from trtcal.runs.history import History
 from trtcal.runs.origin import Configuration, Measured, Origin, check_replaceable
+from trtcal.runs.redaction import redact_run
 from trtcal.runs.settings import SCRIPTS, SETTINGS, to_table, write_settings
 
 OUTPUTS = (
@@ -132,6 +133,7 @@ def run(
         counts = {"data_issues": len(check.issues)}
         journal.limits += judge_counts(config.limits, counts, "calibration data")
         report = run_stages(inputs, journal, command, history)
+        report = redact_run(place) if config.report.redact else report
     return RunResult(
         folder, report, journal.origin.missing_builds, tuple(journal.limits), check.issues
     )

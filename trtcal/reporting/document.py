@@ -21,6 +21,7 @@ from trtcal import documents
 from trtcal.config import Config, CostConfig
 from trtcal.data.issues import DataIssue
 from trtcal.documents import Document, parsing, read_document, read_json
+from trtcal.documents.redaction import FLAG
 from trtcal.errors import InputError, __version__
 from trtcal.evaluate.comparison import Comparison
 from trtcal.evaluate.variant_limits import judge_variants
@@ -156,6 +157,7 @@ def _assembled(findings: Findings, measured: Sequence[Measured]) -> Document:
         "optimizations": [*_optimizations(findings, optimized)],
         "plans": sorted(plans, key=itemgetter("digest")),
         **({"cost": cost} if cost else {}),
+        **_known(findings.run or {}, [FLAG]),
         **({"sensitivities": [*map(_sensitivity, known)]} if known else {}),
         "measured": _measured(findings, measured),
     }

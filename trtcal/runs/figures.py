@@ -91,7 +91,8 @@ def width_of(report: Document, variant: str, figure: str) -> float:
         return interval.high - interval.low if interval else 0.0
     latencies = latencies_of(report["measured"]["variants"][variant])
     device = figure.partition("@")[2]
-    latency = next(each for each in latencies if each.get("on", "").removeprefix("@") == device)
+    on = {each.get("on", "").removeprefix("@"): each for each in reversed(latencies)}
+    latency = on.get(device, latencies[0])  # a cost follows from the first
     limits = parse_limits(report["comparison"].get("limits", ()))
     is_judged = latency.get("is_gpu") or device or any(each.about.of == TIMES for each in limits)
     if not is_judged or latency.get("warnings") or latency.get("runs", 0) <= GLANCE:

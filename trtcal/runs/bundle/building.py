@@ -9,7 +9,7 @@ that a device has to give, what the engines were made by, the report, and what e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from trtcal import documents
 from trtcal.backends.targets import canonical
 from trtcal.config import ImagesConfig
 from trtcal.data import Dataset
+from trtcal.data.drawn import drawn_like
 from trtcal.documents import Document, write_bytes, write_text
 from trtcal.errors import BackendError, GateFailed, InputError
 from trtcal.evidence.manifest import MANIFEST as BUILD
@@ -39,6 +40,7 @@ from trtcal.runs.bundle.verifying import (
     verify,
 )
 from trtcal.runs.origin import REPORT_FILE, RUN_FILE, Origin
+from trtcal.runs.redaction import is_redacted, redacted_copy
 from trtcal.runs.verify import check_whole
 
 GOLDEN = "golden.npz"
@@ -60,7 +62,8 @@ class Request:
 
     `data` are those that the run was judged on, `class_names` the names of classes in their order,
     `exports` are exporters, each of which gets the bundle's `Draft`. `despite_verdict` is for a variant
-    that the run's verdict does not ship.
+    that the run's verdict does not ship. `redact` takes names out of all files, and has golden
+    inputs drawn at random; a redacted run is bundled so in any case.
     """
 
     run: Path
@@ -73,6 +76,7 @@ class Request:
     class_names: tuple[str, ...] = ()
     exports: tuple[Callable[[Draft], Sequence[str]], ...] = ()
     despite_verdict: bool = False
+    redact: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,14 @@ def make_bundle(request: Request, folder: Path) -> Bundle:
             f"data {request.data.name} are not the data that {request.run} was judged on",
             "give the data of that run with --data, or its trtcal.toml with --config",
         )
-    with documents.replacing_entries(folder, OWNED) as place:
+    redact = request.redact or is_redacted(request.run)
+    with (
+        redacted_copy(request.run, redact) as copied,
+        documents.replacing_entries(folder, OWNED) as place,
+    ):
+        if redact:
+            data = drawn_like(request.data, request.samples * (request.data.batch or 1))
+            request, run = replace(request, run=copied, data=data), Origin.read(copied)
         draft, contents, materials = _fill(request, run, place)
         notes = [line for export in request.exports for line in export(draft)]
         statement = manifest_of(place, contents, materials)
@@ -153,6 +164,7 @@ def make_bundle(request: Request, folder: Path) -> Bundle:
             what = f"the new bundle fails its own verification: {result.verdict}"
             raise BackendError(what, "run it again")
     about = _verdict_note(contents["verdict"], request.variant)
+    about += [f"redacted: {request.data.about}"] if redact else []
     if documents.read_record(request.run) is None:
         about.append("the files of this run were not recorded: only its content was checked")
     return Bundle(folder, documents.digest_bytes(payload), statement, result, (*about, *notes))

@@ -45,6 +45,7 @@ class Golden:
     arrays: dict[str, Array] = field(default_factory=dict)
     tolerances: dict[str, float] = field(default_factory=dict)
     labels: list[int] | None = None
+    about: str = ""
 
     def to_document(self, file: str) -> Document:
         """Return what the manifest says of them."""
@@ -56,6 +57,7 @@ class Golden:
             "tolerances": self.tolerances,
             "rule": RULE,
             "labels": self.labels,
+            **({"about": self.about} if self.about else {}),
         }
 
 
@@ -69,7 +71,8 @@ def make_golden(model: Model, dataset: Dataset, samples: int = MOST_SAMPLES) -> 
     model = uniquely_named(model)
     integer, literal = _sessions(model)
     names = [output.name for output in integer.get_outputs()]
-    golden = Golden(tuple(tensor.name for tensor in integer.get_inputs()), numbers)
+    inputs = tuple(tensor.name for tensor in integer.get_inputs())
+    golden = Golden(inputs, numbers, about=dataset.about)
     differences = dict.fromkeys(names, 0.0)
     for sample, feeds in enumerate(_feeds(integer, dataset, numbers, batch)):
         outputs, other = run_once(integer, names, feeds), run_once(literal, names, feeds)

@@ -70,6 +70,7 @@ def make_archive(
             "schema_version": 1,
             "trtcal": __version__,
             "batch": batch,
+            "about": data.about,
             "variants": [_pack(n, row, models[row.model], files) for n, row in enumerate(rows)],
             "inputs": [_pack_input(n, x, feeds[x.name], files) for n, x in enumerate(inputs)],
             "profiles": {

@@ -124,6 +124,7 @@ def _send(client: Any, experiment: str, entry: Entry, identity: str) -> str:
 def _tags(entry: Entry) -> dict[str, str]:
     plain = ("report", "verdict", "variant", "sentence", "command", "folder")
     values = {key: getattr(entry, key) for key in plain}
+    values["folder"] = entry.folder and Path(entry.folder).name  # the others are this machine's own
     own = {f"trtcal.{key}": _value(value) for key, value in values.items() if value is not None}
     return own | {f"trtcal.tag.{_key(key)}": _value(value) for key, value in entry.tags.items()}
 

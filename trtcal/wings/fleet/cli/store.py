@@ -10,7 +10,15 @@ import click
 
 from trtcal.cli.extended import ExtendedGroup
 from trtcal.cli.history import show_diff
-from trtcal.cli.options import ConfigOptions, add_commands, argument, option, required, tags_of
+from trtcal.cli.options import (
+    REDACT,
+    ConfigOptions,
+    add_commands,
+    argument,
+    option,
+    required,
+    tags_of,
+)
 from trtcal.cli.output import Columns, note, print_table, progress, say, warning
 from trtcal.errors import GateFailed
 
@@ -74,18 +82,25 @@ class Push(StoreOptions, example="trtcal store push reports/digits --tag team=vi
     )
     tags: tuple[str, ...] = option("Tag to add; may be repeated.", "--tag", metavar="KEY=VALUE")
     rewrite: bool = option("Send every object, and overwrite those that may be corrupted.")
+    redact: bool = option(REDACT)
 
     def _run(self) -> None:
+        from trtcal.runs.redaction import redacted_copy
+
+        with redacted_copy(self.run, self.redact or self.config.report.redact) as folder:
+            self._push(folder)
+
+    def _push(self, folder: Path) -> None:
         from trtcal.pipeline.job import all_outputs
         from trtcal.wings.fleet.store.record import check_tags
         from trtcal.wings.fleet.store.store import ArtifactStore
         from trtcal.wings.fleet.store.transfer import push, record_of_folder
 
         tags, place = check_tags(self.tags), self._place
-        record = record_of_folder(self.run, all_outputs(), self.name or self.config.project)
+        record = record_of_folder(folder, all_outputs(), self.name or self.config.project)
         store, files = ArtifactStore.make(*place), len(record.subjects)
         with progress("pushing", files, "files") as advance:
-            pushed = push(store, self.run, record, tags, self.rewrite, advance)
+            pushed = push(store, folder, record, tags, self.rewrite, advance)
         facts = {"is_new": pushed.is_new, "new_objects": len(pushed.new), "new_bytes": pushed.bytes}
         where = store.location.shown
         how = "pushed to" if pushed.is_new else "is already in"
