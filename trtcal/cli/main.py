@@ -178,6 +178,10 @@ def _usage(error: click.UsageError) -> tuple[str, str]:
 def _defect(error: BaseException) -> int:
     if isinstance(error, UnicodeEncodeError):  # a lone surrogate in a name of a file
         return _say(f"{error.object!r} is not a valid file name", "check the path", 2)
+    ours = sys.modules.get("calibrators")
+    if ours and not getattr(ours, "__file__", None):  # a folder without modules
+        hint = "delete this folder, which an uninstalled trtcal left"
+        return _say(f"{next(iter(ours.__path__))} hides the modules of trtcal", hint, 2)
     if os.environ.get("TRTCAL_DEBUG"):
         raise error
     text = f"defect in trtcal: {type(error).__name__}: {error}"
