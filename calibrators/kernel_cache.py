@@ -1,7 +1,7 @@
 """Where numba keeps compiled kernels: in the user's cache folder, never beside the installed package.
 
-There they would outlive an uninstallation, and what is left, a folder without modules, would hide the
-next installation from Python. `NUMBA_CACHE_DIR` goes before; other packages' caches stay where they are.
+There they would outlive an uninstallation, and that folder without modules would hide the next
+installation. `NUMBA_CACHE_DIR` goes before; the caches of other packages stay where they are.
 """
 
 from contextlib import suppress
