@@ -112,18 +112,7 @@ def split(bits: Bits) -> tuple[Bits, int, int, int]:
     return bits[magnitude < INFINITY_KEY], nan, infinite.sum() - negative, negative
 
 
-@compiled
-def _finite(bits: Bits) -> tuple[Bits, int, int, int]:
-    """Return the same by a loop, which numba compiles in a third of the time."""
-    finite, size, nan, positive, negative = np.empty_like(bits), 0, 0, 0, 0
-    for pattern in bits:
-        magnitude = pattern & MAGNITUDE
-        finite[size] = pattern
-        size += magnitude < INFINITY_KEY
-        nan += magnitude > INFINITY_KEY
-        positive += pattern == INFINITY_KEY
-        negative += (magnitude == INFINITY_KEY) & (pattern < 0)
-    return finite[:size], nan, positive, negative
+_finite = compiled(split)
 
 
 def extent(bits: Bits) -> tuple[np.int32, np.int32]:

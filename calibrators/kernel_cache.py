@@ -1,32 +1,30 @@
-"""Where numba keeps compiled kernels: in the user's cache folder, never beside the installed package.
+"""Where numba keeps compiled kernels: in a folder of the user's, for each folder of sources.
 
-There they would outlive an uninstallation, and that folder without modules would hide the next
-installation. `NUMBA_CACHE_DIR` goes before; the caches of other packages stay where they are.
+Beside the package they would outlive it, and that folder would hide the next installation.
 """
 
 from contextlib import suppress
 from typing import Any
 
-from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.caching import CompileResultCacheImpl as Files
+from numba.core.caching import FunctionCache
 
 
-class _Files(CompileResultCacheImpl):  # type: ignore[misc]
-    _locator_classes = tuple(
-        place for place in CompileResultCacheImpl._locator_classes if "InTree" not in place.__name__
-    )
+class _Files(Files):
+    _locator_classes = [x for x in Files._locator_classes if "InTree" not in x.__name__]
 
 
-class _KernelCache(FunctionCache):  # type: ignore[misc]
+class _KernelCache(FunctionCache):
     _impl_class = _Files
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep compiled code where there is room; else the next process compiles it again."""
         with suppress(OSError):
-            super().save_overload(sig, data)
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
 
 
 def keep_compiled(kernel: Any) -> Any:
     """Return a function of `numba.njit` that keeps its code, where a folder can be written."""
     with suppress(RuntimeError):  # numba has no folder
-        kernel._cache = _KernelCache(kernel.py_func)
+        kernel._cache = _KernelCache(kernel.py_func)  # type: ignore[no-untyped-call]
     return kernel

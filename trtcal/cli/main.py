@@ -80,13 +80,29 @@ class LazyGroup(MovedGroup):
                 formatter.write_dl([(name.ljust(width), line) for name, line in lines.items()])
 
 
+def _version(context: click.Context, _: click.Parameter, is_set: bool) -> None:
+    if is_set:
+        from trtcal.cli.revision import revision
+
+        commit = revision()
+        click.echo(f"trtcal, version {__version__}{commit and f' (commit {commit})'}")
+        context.exit()
+
+
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     invoke_without_command=True,
     epilog=f"Example: {FIRST['run']}",
 )
-@click.version_option(__version__, prog_name="trtcal")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show the version, with its commit if it is known, and exit.",
+)
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Take a network to INT8 with TensorRT, and measure accuracy, latency and what was built.
