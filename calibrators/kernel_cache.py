@@ -11,7 +11,7 @@ from numba.core.caching import FunctionCache
 
 
 class _Files(Files):
-    _locator_classes = [x for x in Files._locator_classes if "InTree" not in x.__name__]
+    _locator_classes: Any = tuple(x for x in Files._locator_classes if "InTree" not in x.__name__)
 
 
 class _KernelCache(FunctionCache):

@@ -34,5 +34,6 @@ def revision(package: Path = PACKAGE) -> str:
             own = {name: value for name, value in os.environ.items() if name[:4] != "GIT_"}
             places = f"--git-dir={root / '.git'}", f"--work-tree={root}", "--no-optional-locks"
             command = ["git", *places, *DESCRIBE]
-            return subprocess.run(command, env=own, capture_output=True, text=True).stdout.strip()
+            done = subprocess.run(command, env=own, capture_output=True, text=True)  # noqa: S603
+            return done.stdout.strip()
     return ""
