@@ -6,12 +6,13 @@ BIN := $(VENV)/bin
 # Processes of tests: many of them wait for others, so there may be more than cores.
 JOBS ?= 2
 READY := $(VENV)/.ready
+DEMO := $(VENV)/.demo
 # Images of Python set it: each command would then compile all its modules again, for 3 seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-all soak test-tensorrt test-cuda test-gpu test-frameworks test-notebook test-viewers test-networks fuzz lint check coverage mutants bench reports figures docs links pictures lock audit dist clean
 
-demo: $(READY)
+demo: $(DEMO)
 	@$(BIN)/trtcal run samples/classifier/trtcal.toml
 	@echo "Open $(CURDIR)/reports/classifier/report.html in a browser."
 
@@ -125,10 +126,16 @@ links: $(READY)
 pictures: $(READY)
 	$(BIN)/python -m tests.browser.pictures
 
+# The demo needs trtcal with TensorRT-RTX; all else adds the tools of tests and documents to it.
+$(DEMO): pyproject.toml requirements.lock .ci/install
+	$(PYTHON) -m venv $(VENV)
+	sh .ci/install $(BIN)/python demo
+	touch $(DEMO)
+
 $(READY): pyproject.toml requirements.lock .ci/install
 	$(PYTHON) -m venv $(VENV)
 	sh .ci/install $(BIN)/python
-	touch $(READY)
+	touch $(DEMO) $(READY)
 
 clean:
 	rm -rf docs/_build docs/reference $(VENV) .venv-tensorrt .venv-cuda .venv-frameworks .venv-notebook .venv-viewers .venv-networks reports/*/

@@ -86,10 +86,8 @@ def count_values(
             low, high = _extent(block)
         lowest, highest = min(lowest, low), max(highest, high)
         _fill(block.view(np.uint32), counts)
-    zeros = 0
-    for i in range(BINS, counts.size):
-        zeros += np.int64(counts[i])
-        counts[i] = 0
+    zeros = counts[BINS:].sum()
+    counts[BINS:] = 0
     return lowest, highest, zeros, nan, positive, negative
 
 
@@ -117,15 +115,13 @@ def split(bits: Bits) -> tuple[Bits, int, int, int]:
 @compiled
 def _finite(bits: Bits) -> tuple[Bits, int, int, int]:
     """Return the same by a loop, which compiles much faster than NumPy's functions."""
-    finite, size, nan, infinite, negative = np.empty_like(bits), 0, 0, 0, 0
+    finite, size, nan, positive = np.empty_like(bits), 0, 0, 0
     for pattern in bits:
-        magnitude = pattern & MAGNITUDE
         finite[size] = pattern
-        size += magnitude < INFINITY_KEY
-        nan += magnitude > INFINITY_KEY
-        infinite += magnitude == INFINITY_KEY
-        negative += (magnitude == INFINITY_KEY) & (pattern < 0)
-    return finite[:size], nan, infinite - negative, negative
+        size += (pattern & MAGNITUDE) < INFINITY_KEY
+        nan += (pattern & MAGNITUDE) > INFINITY_KEY
+        positive += pattern == INFINITY_KEY
+    return finite[:size], nan, positive, bits.size - size - nan - positive
 
 
 def extent(bits: Bits) -> tuple[np.int32, np.int32]:

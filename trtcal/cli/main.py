@@ -19,7 +19,7 @@ import click
 from click.shell_completion import shell_complete
 
 from trtcal.cli.extended import MovedGroup, extension_commands
-from trtcal.errors import INTERRUPTED, TrtcalError, __version__
+from trtcal.errors import INTERRUPTED, TrtcalError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -80,36 +80,25 @@ class LazyGroup(MovedGroup):
                 formatter.write_dl([(name.ljust(width), line) for name, line in lines.items()])
 
 
-def _version(context: click.Context, _: click.Parameter, is_set: bool) -> None:
-    if is_set:
-        from trtcal.cli.revision import revision
-
-        commit = revision()
-        click.echo(f"trtcal, version {__version__}{commit and f' (commit {commit})'}")
-        context.exit()
-
-
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     invoke_without_command=True,
     epilog=f"Example: {FIRST['run']}",
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_version,
-    help="Show the version, with its commit if it is known, and exit.",
-)
+@click.option("--version", is_flag=True, help="Show the version and exit.")
 @click.pass_context
-def cli(context: click.Context) -> None:
+def cli(context: click.Context, version: bool) -> None:
     """Take a network to INT8 with TensorRT, and measure accuracy, latency and what was built.
 
     Exit status: 0 fine, 1 a limit is broken, 2 bad input or usage, 3 a backend failed,
     4 out of memory, disk or time, 130 interrupted.
     """
+    if version:
+        from trtcal.cli.revision import version_line
+
+        click.echo(version_line())
+        context.exit()
     if context.invoked_subcommand is None:
         from trtcal.cli.output import print_page
 
