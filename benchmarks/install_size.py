@@ -3,8 +3,8 @@
     python -m benchmarks.install_size [python3.12] [--page docs/install.md]
 
 Makes a virtual environment with this Python, installs the sources there without extras, and prints a
-table: for each package that trtcal names, its MB, what only it needs, the MB of all that, and what trtcal
-would lose. With `--page` the table of that page is replaced. MB are 10^6 bytes of disk blocks, as `du`
+table: for each package that trtcal names, its MB, what only it needs, the MB of all that, and what is
+lost. With `--page` the table of that page is replaced. MB are 10^6 bytes of disk blocks, as `du`
 counts them, with the modules that pip compiles.
 """
 

@@ -2,6 +2,10 @@
 
 import re
 from pathlib import Path
+from typing import Any
+
+from tests.release.lock import ROOT
+from trtcal.config import tomllib
 
 TAG = re.compile(r"v\d+(\.\d+)*(\S*)")
 
@@ -20,3 +24,9 @@ def version_faults(version: str, tags: list[str], root: Path) -> list[str]:
     if releases and cited != [version]:
         wrong.append(f"CITATION.cff has version {', '.join(cited) or 'none'}, not {version}")
     return wrong
+
+
+def project() -> dict[str, Any]:
+    """Return the table `project` of pyproject.toml."""
+    table: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return table
