@@ -3,9 +3,10 @@
     python -m tests.release.bare [--python python3.12 ...] [--way "pip wheel" ...] [--no-run]
     python -m tests.release.bare --extras [--python python3.12 ...]
 
-Prints a row of a table for each: seconds of the installation, MB on the disk (10^6 bytes, as `du` counts
-them), what `trtcal --version`, `trtcal doctor` and the demo ended with. Packages come from the index, or
-from the caches of pip and uv. The exit status is 0 if all of it works. `--extras` resolves each extra alone.
+Prints a row of a table for each: seconds of the installation, MB on the disk (10^6 bytes, as `du`
+counts them), and how `trtcal --version`, `trtcal doctor` and the demo ended. Packages come from the
+index, or from the caches of pip and uv. The exit status is 0 if all of it works. `--extras` resolves
+each extra alone.
 """
 
 import os
@@ -112,9 +113,8 @@ def main() -> int:
     if options.extras:
         return extras(pythons)
     works = True
-    print(
-        "| Python | installed by | s | MB | --version | doctor | demo |\n|---|---|---:|---:|---|---|---|"
-    )
+    print("| Python | installed by | s | MB | --version | doctor | demo |")
+    print("|---|---|---:|---:|---|---|---|")
     with archives() as (tree, sdist, wheel):
         for python in pythons:
             for way in options.way or WAYS:

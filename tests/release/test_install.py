@@ -73,13 +73,20 @@ def noting(tree, platform):
     python.write_text(
         f'#!/bin/sh\n[ "$1" = -c ] && echo {platform} CPython 3.12.1 && exit\n'
         f'echo "$*" >> {tree}/asked\nfor last; do :; done\n'
-        f'case "$*" in *.demo) cat "$last" > {tree}/named;; *rtx*) exit 1; esac\n'
+        f'case "$*" in *.needed) cat "$last" > {tree}/named;; *rtx*) exit 1; esac\n'
     )
     python.chmod(0o755)
     return python
 
 
-@each("what,extras", [((), [".[dev,rtx]", ".[dev]"]), (("demo",), [".[rtx]", "."])])
+@each(
+    "what,extras",
+    [
+        ((), ["-e .[dev,rtx]", "-e .[dev]"]),
+        (["demo"], ["-e .[rtx]", "-e ."]),
+        (["copy"], ["--no-compile ."]),
+    ],
+)
 def test_where_the_lock_does_not_apply_the_newest_are_taken_and_a_line_says_so(tree, what, extras):
     run = install(tree, noting(tree, "Darwin arm64"), what)
     assert run.returncode == 0
@@ -87,13 +94,15 @@ def test_where_the_lock_does_not_apply_the_newest_are_taken_and_a_line_says_so(t
     assert "no hash is checked" in run.stderr
     asked = (tree / "asked").read_text().splitlines()
     (tree / "asked").unlink()
-    assert [line.rpartition(" ")[2] for line in asked] == ["pip", *extras]
+    assert [" ".join(line.split()[-2:]) for line in asked] == ["--upgrade pip", *extras]
 
 
-def test_the_demo_takes_from_the_lock_what_trtcal_needs_with_tensorrt_rtx(tree):
+@each("what,needed", [("demo", NEEDED), ("copy", PROJECT["dependencies"])])
+def test_the_demo_and_images_take_from_the_lock_what_trtcal_needs(tree, what, needed):
     lock(tree, "1.0")
     shutil.copy(ROOT / "pyproject.toml", tree)
-    assert install(tree, noting(tree, "Linux x86_64"), ["demo"]).returncode == 0
-    (line,) = [line for line in (tree / "asked").read_text().splitlines() if "--constraint" in line]
+    assert install(tree, noting(tree, "Linux x86_64"), [what]).returncode == 0
+    *_, line, own = (tree / "asked").read_text().splitlines()
     assert "--require-hashes --constraint requirements.lock" in line
-    assert (tree / "named").read_text().splitlines() == NEEDED
+    assert (tree / "named").read_text().splitlines() == needed
+    assert own.endswith("--no-deps -e ." if what == "demo" else "--no-deps .")
