@@ -10,7 +10,7 @@ DEMO := $(VENV)/.demo
 # Images of Python set it: each command would then compile all its modules again, for 3 seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all soak test-tensorrt test-cuda test-gpu test-frameworks test-notebook test-viewers test-networks fuzz lint check coverage mutants bench reports figures docs links pictures lock audit dist clean
+.PHONY: demo test test-all soak test-tensorrt test-cuda test-gpu test-frameworks test-notebook test-viewers test-networks fuzz lint check coverage mutants bench reports figures docs links pictures lock audit dist image pin clean
 
 demo: $(DEMO)
 	@$(BIN)/trtcal run samples/classifier/trtcal.toml
@@ -113,6 +113,13 @@ audit: $(READY)
 # A release in dist/: sdist, wheel and SBOM, and the demo run from the wheel in a bare environment.
 dist: $(READY)
 	$(BIN)/python -m tests.release.dist
+
+# The image of docker/Dockerfile. `make pin` writes the digests that its base images have today.
+image:
+	docker build -f docker/Dockerfile -t trtcal --build-arg COMMIT="$$(git describe --always --dirty --abbrev=12 --exclude='*')" .
+
+pin: $(READY)
+	$(BIN)/python -m tests.release.pin
 
 # The site, in docs/_build/html; a warning, a broken link or anchor is an error. The reference is made from the code.
 docs: $(READY)
