@@ -21,7 +21,8 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parent.parent
+from tests.release.dist import tracked
+
 START, END = "<!-- sizes -->\n", "<!-- end of sizes -->\n"
 LOST = {
     "click": "the command line",
@@ -64,7 +65,7 @@ def measured(python: str, folder: Path) -> tuple[str, dict[str, int], dict[str, 
     """Return the Python's version, the bytes of each package, and the packages that each needs."""
     output(python, "-m", "venv", folder)
     pip = [folder / "bin" / "python", "-m", "pip", "--disable-pip-version-check"]
-    output(*pip, "install", "--quiet", ROOT)
+    output(*pip, "install", "--quiet", tracked(folder / "tree"))
     inspected = json.loads(output(*pip, "inspect", "--local"))
     environment = {**inspected["environment"], "extra": ""}
     packages = {
