@@ -1,4 +1,4 @@
-"""A wheel in a new environment knows its commit and runs; all ways and Pythons are in `tests.release.bare`."""
+"""A wheel in a new environment knows its commit and runs; `tests.release.bare` tries all ways."""
 
 import sys
 from pathlib import Path
