@@ -95,9 +95,10 @@ def cli(context: click.Context, version: bool) -> None:
     4 out of memory, disk or time, 130 interrupted.
     """
     if version:
+        from trtcal.cli.output import say
         from trtcal.cli.revision import version_line
 
-        click.echo(version_line())
+        say(version_line())
         context.exit()
     if context.invoked_subcommand is None:
         from trtcal.cli.output import print_page
