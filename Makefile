@@ -6,12 +6,13 @@ BIN := $(VENV)/bin
 # Processes of tests: many of them wait for others, so there may be more than cores.
 JOBS ?= 2
 READY := $(VENV)/.ready
+DEMO := $(VENV)/.demo
 # Images of Python set it: each command would then compile all its modules again, for 3 seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all soak test-tensorrt test-cuda test-gpu test-frameworks test-notebook test-viewers test-networks fuzz lint check coverage mutants bench reports figures docs links pictures lock audit dist clean
+.PHONY: demo test test-all soak test-tensorrt test-cuda test-gpu test-frameworks test-notebook test-viewers test-networks fuzz lint check coverage mutants bench reports figures docs links pictures lock audit dist image pin clean
 
-demo: $(READY)
+demo: $(DEMO)
 	@$(BIN)/trtcal run samples/classifier/trtcal.toml
 	@echo "Open $(CURDIR)/reports/classifier/report.html in a browser."
 
@@ -113,6 +114,13 @@ audit: $(READY)
 dist: $(READY)
 	$(BIN)/python -m tests.release.dist
 
+# The image of docker/Dockerfile. `make pin` writes the digests that its base images have today.
+image:
+	docker build -f docker/Dockerfile -t trtcal --build-arg COMMIT="$$(git describe --always --dirty --abbrev=12 --exclude='*')" .
+
+pin: $(READY)
+	$(BIN)/python -m tests.release.pin
+
 # The site, in docs/_build/html; a warning, a broken link or anchor is an error. The reference is made from the code.
 docs: $(READY)
 	$(BIN)/sphinx-build -W --keep-going -n -q -E -b html docs docs/_build/html
@@ -125,10 +133,16 @@ links: $(READY)
 pictures: $(READY)
 	$(BIN)/python -m tests.browser.pictures
 
+# The demo needs trtcal with TensorRT-RTX; all else adds the tools of tests and documents to it.
+$(DEMO): pyproject.toml requirements.lock .ci/install
+	$(PYTHON) -m venv $(VENV)
+	sh .ci/install $(BIN)/python demo
+	touch $(DEMO)
+
 $(READY): pyproject.toml requirements.lock .ci/install
 	$(PYTHON) -m venv $(VENV)
 	sh .ci/install $(BIN)/python
-	touch $(READY)
+	touch $(DEMO) $(READY)
 
 clean:
 	rm -rf docs/_build docs/reference $(VENV) .venv-tensorrt .venv-cuda .venv-frameworks .venv-notebook .venv-viewers .venv-networks reports/*/

@@ -112,7 +112,16 @@ def split(bits: Bits) -> tuple[Bits, int, int, int]:
     return bits[magnitude < INFINITY_KEY], nan, infinite.sum() - negative, negative
 
 
-_finite = compiled(split)
+@compiled
+def _finite(bits: Bits) -> tuple[Bits, int, int, int]:
+    """Return the same by a loop, which compiles much faster than NumPy's functions."""
+    finite, size, nan, positive = np.empty_like(bits), 0, 0, 0
+    for pattern in bits:
+        finite[size] = pattern
+        size += (pattern & MAGNITUDE) < INFINITY_KEY
+        nan += (pattern & MAGNITUDE) > INFINITY_KEY
+        positive += pattern == INFINITY_KEY
+    return finite[:size], nan, positive, bits.size - size - nan - positive
 
 
 def extent(bits: Bits) -> tuple[np.int32, np.int32]:

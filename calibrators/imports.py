@@ -43,8 +43,10 @@ class Compiled:
         with without_file(NUMBA):
             from numba import njit
             from numba.core import config
+
+            from calibrators.kernel_cache import keep_compiled
         config._config_fname = ""  # it is looked for again at every compilation
-        return njit(nogil=True, cache=True)(self.__wrapped__)  # type: ignore[attr-defined]
+        return keep_compiled(njit(nogil=True)(self.__wrapped__))  # type: ignore[attr-defined]
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the function: compiled, once there was much to do in this process."""

@@ -1,10 +1,11 @@
 """Build a release into dist/ and check it: `make dist`.
 
-The source distribution and the wheel are built twice from what git tracks, and must be equal byte for
-byte; a wheel built without the source distribution must be equal too. The wheel is installed with
-locked versions into a bare environment outside of the tree. There the demo has to give the digests and
-the verdict that the sources give. The SBOM (CycloneDX) lists that environment. dist/ is replaced only
-if all of it holds.
+The version must be the tag's, if the commit has one, and have a section in CHANGELOG.md then; both
+archives carry the commit. The source distribution and the wheel are built twice from what git tracks,
+and must be equal byte for byte; a wheel built without the source distribution must be equal too. The
+wheel is installed with locked versions into a bare environment outside of the tree. There the demo has
+to give the digests and the verdict that the sources give. The SBOM (CycloneDX) lists that environment.
+dist/ is replaced only if all of it holds.
 
     python -m tests.release.dist
 """
@@ -21,6 +22,9 @@ from tests.release.archives import files_of, repack, sdist_faults, unpacked, whe
 from tests.release.demo import differences
 from tests.release.lock import LOCK, ROOT
 from tests.release.sbom import write_sbom
+from tests.release.versions import version_faults
+from trtcal.cli.revision import DESCRIBE
+from trtcal.errors import __version__
 
 DIST = ROOT / "dist"
 
@@ -41,10 +45,12 @@ def main() -> int:
 def made(folder: Path) -> tuple[list[Path], list[str]]:
     """Return the files of a release, made in a folder, and what is wrong with them."""
     tree = tracked(folder / "tree")
+    (tree / "trtcal" / "commit.txt").write_text(output("git", *DESCRIBE))
     files = files_of(tree)  # before setuptools writes beside them
     sdist, wheel = built(tree, folder / "release")
     wrong = (
-        sdist_faults(sdist, files)
+        version_faults(__version__, output("git", "tag", "--points-at", "HEAD").split(), ROOT)
+        + sdist_faults(sdist, files)
         + wheel_faults(wheel, files)
         + unequal([sdist, wheel], built(tree, folder / "again"))
     )

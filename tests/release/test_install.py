@@ -10,7 +10,12 @@ import zipfile
 import pytest
 
 from tests.fixtures.slow import SLOW
+from tests.fixtures.tables import each
 from tests.release.lock import ROOT
+from trtcal.config import tomllib
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+NEEDED = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["rtx"]]
 
 COVERED = pytest.mark.skipif(
     (platform.system(), platform.machine()) != ("Linux", "x86_64"), reason="the lock is for x86-64"
@@ -30,10 +35,10 @@ def tree(tmp_path):
     return tmp_path
 
 
-def install(tree, python=sys.executable, **settings):
+def install(tree, python=sys.executable, what=(), **settings):
     own = {name: one for name, one in os.environ.items() if name != "LOCKED"}
     environment = {**own, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tree), **settings}
-    command = [tree / ".ci" / "install", python]
+    command = [tree / ".ci" / "install", python, *what]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -62,17 +67,42 @@ def test_ci_takes_locked_packages_or_none(tree):
     assert "LOCKED=1 allows only locked packages." in run.stderr
 
 
-def test_where_the_lock_does_not_apply_the_newest_are_taken_and_a_line_says_so(tree):
-    """A Python of another platform, which notes what it is asked to do and lacks TensorRT-RTX."""
+def noting(tree, platform):
+    """Write a Python of a platform, which notes what it is asked to do and lacks TensorRT-RTX."""
     python = tree / "python"
     python.write_text(
-        '#!/bin/sh\n[ "$1" = -c ] && echo Darwin arm64 CPython 3.12.1 && exit\n'
-        f'echo "$*" >> {tree}/asked\ncase "$*" in *rtx*) exit 1; esac\n'
+        f'#!/bin/sh\n[ "$1" = -c ] && echo {platform} CPython 3.12.1 && exit\n'
+        f'echo "$*" >> {tree}/asked\nfor last; do :; done\n'
+        f'case "$*" in *.needed) cat "$last" > {tree}/named;; *rtx*) exit 1; esac\n'
     )
     python.chmod(0o755)
-    run = install(tree, python)
+    return python
+
+
+@each(
+    "what,extras",
+    [
+        ((), ["-e .[dev,rtx]", "-e .[dev]"]),
+        (["demo"], ["-e .[rtx]", "-e ."]),
+        (["copy"], ["--no-compile ."]),
+    ],
+)
+def test_where_the_lock_does_not_apply_the_newest_are_taken_and_a_line_says_so(tree, what, extras):
+    run = install(tree, noting(tree, "Darwin arm64"), what)
     assert run.returncode == 0
     assert "does not cover Darwin arm64" in run.stderr
     assert "no hash is checked" in run.stderr
     asked = (tree / "asked").read_text().splitlines()
-    assert [line.rpartition(" ")[2] for line in asked] == ["pip", ".[dev,rtx]", ".[dev]"]
+    (tree / "asked").unlink()
+    assert [" ".join(line.split()[-2:]) for line in asked] == ["--upgrade pip", *extras]
+
+
+@each("what,needed", [("demo", NEEDED), ("copy", PROJECT["dependencies"])])
+def test_the_demo_and_images_take_from_the_lock_what_trtcal_needs(tree, what, needed):
+    lock(tree, "1.0")
+    shutil.copy(ROOT / "pyproject.toml", tree)
+    assert install(tree, noting(tree, "Linux x86_64"), [what]).returncode == 0
+    *_, line, own = (tree / "asked").read_text().splitlines()
+    assert "--require-hashes --constraint requirements.lock" in line
+    assert (tree / "named").read_text().splitlines() == needed
+    assert own.endswith("--no-deps -e ." if what == "demo" else "--no-deps .")

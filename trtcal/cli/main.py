@@ -19,7 +19,7 @@ import click
 from click.shell_completion import shell_complete
 
 from trtcal.cli.extended import MovedGroup, extension_commands
-from trtcal.errors import INTERRUPTED, TrtcalError, __version__
+from trtcal.errors import INTERRUPTED, TrtcalError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -86,14 +86,20 @@ class LazyGroup(MovedGroup):
     invoke_without_command=True,
     epilog=f"Example: {FIRST['run']}",
 )
-@click.version_option(__version__, prog_name="trtcal")
+@click.option("--version", is_flag=True, help="Show the version and exit.")
 @click.pass_context
-def cli(context: click.Context) -> None:
+def cli(context: click.Context, version: bool) -> None:
     """Take a network to INT8 with TensorRT, and measure accuracy, latency and what was built.
 
     Exit status: 0 fine, 1 a limit is broken, 2 bad input or usage, 3 a backend failed,
     4 out of memory, disk or time, 130 interrupted.
     """
+    if version:
+        from trtcal.cli.output import say
+        from trtcal.cli.revision import version_line
+
+        say(version_line())
+        context.exit()
     if context.invoked_subcommand is None:
         from trtcal.cli.output import print_page
 
@@ -178,6 +184,10 @@ def _usage(error: click.UsageError) -> tuple[str, str]:
 def _defect(error: BaseException) -> int:
     if isinstance(error, UnicodeEncodeError):  # a lone surrogate in a name of a file
         return _say(f"{error.object!r} is not a valid file name", "check the path", 2)
+    ours = sys.modules.get("calibrators")
+    if ours and not getattr(ours, "__file__", None):  # a folder without modules
+        hint = "delete this folder, which an uninstalled trtcal left"
+        return _say(f"{next(iter(ours.__path__))} hides the modules of trtcal", hint, 2)
     if os.environ.get("TRTCAL_DEBUG"):
         raise error
     text = f"defect in trtcal: {type(error).__name__}: {error}"
