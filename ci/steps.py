@@ -17,6 +17,7 @@ import re
 import sys
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from difflib import unified_diff
 from pathlib import Path
@@ -105,12 +106,21 @@ def checks_of(state: Path) -> Iterator[str]:
             status = statuses[name]
             result = f"**failed** with exit status {status}" if status else "passed"
         yield f"| `{command}` | {result} |"
-    yield ""
+    yield from ("", findings_of(report_of(state)), "")
     if os.environ.get("REDACT") != "true":
         for name in (name for name, status in statuses.items() if status):
             lines = (state / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
             shown = [line for line in lines if re.match("error:|hint:", line)] or lines
             yield from (f"`{COMMANDS[name]}`:", "", *plain("\n".join(shown[-ERROR_LINES:])), "")
+
+
+def findings_of(report: dict[str, Any]) -> str:
+    """Return a line with the number of findings of each kind, in all builds together."""
+    counts = Counter[str]()
+    for build in report["measured"]["builds"].values() if report else ():
+        counts.update((build.get("diagnosis") or {}).get("kinds") or {})
+    parts = (f"{count} `{re.sub(r'[^a-z0-9_]', '', kind)}`" for kind, count in counts.most_common())
+    return f"Findings: {', '.join(parts) or 'none'}." if report else ""
 
 
 def changes_of(before: Path, now: Path) -> Iterator[str]:
