@@ -23,7 +23,9 @@ from trtcal.evidence.findings import COSTS_ALONE, Finding, of_kind
 from trtcal.reporting.document import read_report
 
 Document = dict[str, Any]
-SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
 
 
 def to_sarif(report: Document, root: Path) -> Document:

@@ -75,7 +75,9 @@ def statuses_of(state: Path) -> dict[str, int]:
 def is_good(report: dict[str, Any], statuses: dict[str, int]) -> bool:
     """Whether a run may become the baseline: all of it ended well, and nothing is undecided."""
     words = [verdict_of(report)]
-    words += [test["verdict"]["word"] for test in report["measured"]["tests"].values()] if report else []
+    words += (
+        [test["verdict"]["word"] for test in report["measured"]["tests"].values()] if report else []
+    )
     return "run" in statuses and not any(statuses.values()) and all(word in GOOD for word in words)
 
 
@@ -91,7 +93,9 @@ def outputs_of(state: Path) -> dict[str, str]:
 def plain(text: str) -> Iterator[str]:
     """Yield the lines of any text as an indented block of code, which nothing in it can end."""
     for line in re.split(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+", text.strip()):
-        shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
+        shown = "".join(
+            letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line
+        )
         yield f"    {shown[:LINE_LENGTH]}"
 
 
@@ -109,7 +113,9 @@ def checks_of(state: Path) -> Iterator[str]:
     yield from ("", findings_of(report_of(state)), "")
     if os.environ.get("REDACT") != "true":
         for name in (name for name, status in statuses.items() if status):
-            lines = (state / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = (
+                (state / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
+            )
             shown = [line for line in lines if re.match("error:|hint:", line)] or lines
             yield from (f"`{COMMANDS[name]}`:", "", *plain("\n".join(shown[-ERROR_LINES:])), "")
 
@@ -127,7 +133,9 @@ def changes_of(before: Path, now: Path) -> Iterator[str]:
     """Yield the lines of a configuration that changed, if there were both."""
     if not (before.is_file() and now.is_file()):
         return
-    texts = [file.read_text(encoding="utf-8", errors="replace").splitlines() for file in (before, now)]
+    texts = [
+        file.read_text(encoding="utf-8", errors="replace").splitlines() for file in (before, now)
+    ]
     lines = [*unified_diff(*texts, "base branch", "this change", lineterm="", n=1)]
     if lines:
         yield from ("<details><summary>The configuration changed</summary>", "")
@@ -140,7 +148,11 @@ def comment_of(state: Path) -> str:
     page = state / "report.md"
     head = [mark_of(name), f"**trtcal, {name}: {'passed' if status == '0' else 'failed'}**", ""]
     config = Path(os.environ.get("CONFIG") or "trtcal.toml")
-    changes = [] if os.environ.get("REDACT") == "true" else changes_of(state / "baseline/config.toml", config)
+    changes = (
+        []
+        if os.environ.get("REDACT") == "true"
+        else changes_of(state / "baseline/config.toml", config)
+    )
     body = page.read_text(encoding="utf-8") if page.is_file() else "There is no report.\n"
     return "\n".join([*head, *checks_of(state), *changes, body])[:COMMENT_LENGTH]
 
@@ -200,7 +212,11 @@ def put(state: Path) -> None:
     """Change the comment that an earlier run left, or write the first one."""
     text = (state / "comment.md").read_text(encoding="utf-8")
     repository = f"repos/{os.environ['GITHUB_REPOSITORY']}/issues"
-    issue, mark, login = f"{repository}/{int(os.environ['NUMBER'])}", text.partition("\n")[0], login_of()
+    issue, mark, login = (
+        f"{repository}/{int(os.environ['NUMBER'])}",
+        text.partition("\n")[0],
+        login_of(),
+    )
     for comment in comments_of(issue):
         if is_own(comment, login, mark):
             ask(f"{repository}/comments/{int(comment['id'])}", "PATCH", {"body": text})
@@ -213,7 +229,11 @@ def post(state: Path) -> None:
     try:
         put(state)
     except urllib.error.HTTPError as error:
-        why = "the token may not write: a fork's never may" if error.code in (401, 403, 404) else "see above"
+        why = (
+            "the token may not write: a fork's never may"
+            if error.code in (401, 403, 404)
+            else "see above"
+        )
         print(f"::warning title=trtcal::no comment: GitHub answered {error.code} ({why})")
     except (OSError, ValueError) as error:
         print(f"::warning title=trtcal::no comment: {type(error).__name__}")

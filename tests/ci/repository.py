@@ -35,10 +35,16 @@ FILES = ("digits.onnx", "calibration.npz", "test.npz")
 
 def git(folder: Path, *words: str) -> str:
     """Run git in a folder, as somebody whose settings do not matter."""
-    person = {f"GIT_{role}_{key}": "a@b.c" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
+    person = {
+        f"GIT_{role}_{key}": "a@b.c"
+        for role in ("AUTHOR", "COMMITTER")
+        for key in ("NAME", "EMAIL")
+    }
     own = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
     command = ["git", "-C", str(folder), *words]
-    return subprocess.run(command, env={**os.environ, **person, **own}, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        command, env={**os.environ, **person, **own}, check=True, capture_output=True, text=True
+    ).stdout
 
 
 def make_repository(folder: Path) -> Path:

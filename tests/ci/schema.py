@@ -4,7 +4,11 @@ from typing import Any
 
 import jsonschema
 
-TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string", "minLength": 1}}}
+TEXT = {
+    "type": "object",
+    "required": ["text"],
+    "properties": {"text": {"type": "string", "minLength": 1}},
+}
 
 
 def _object(required: list[str], **properties: Any) -> dict[str, Any]:

@@ -67,7 +67,9 @@ class Handler(BaseHTTPRequestHandler):
             page = int(parse_qs(path.query)["page"][0])
             self._answer(200, forge.comments[(page - 1) * PAGE : page * PAGE])
         elif forge.refuses:
-            self._answer(forge.refuses, {"message": "::error::Resource not accessible by integration"})
+            self._answer(
+                forge.refuses, {"message": "::error::Resource not accessible by integration"}
+            )
         elif self.command == "POST":
             forge.add(body, **({"login": forge.login, "kind": "User"} if forge.login else {}))
             self._answer(201, forge.comments[-1])

@@ -20,7 +20,6 @@ from tests.fixtures.tables import each
 
 GUIDE = ROOT / "docs" / "guides" / "ci.md"
 NUMBER = 7
-HOSTILE = "@everyone | `x` <img src=x> ${{ github.token }} ::error::"
 
 
 class Project:
@@ -118,7 +117,6 @@ class TestOnARepository:
         project.forge.comments.clear()
         job = project.job(change.__name__, change)
         assert (job.status, job.result("verdict")) == (1, verdict), job.printed
-        statuses = {name: job.outputs["run"] for name in ()}
         state = Path(job.outputs["prepare"]["state"])
         statuses = {file.stem: file.read_text().strip() for file in state.glob("*.status")}
         assert {name for name, status in statuses.items() if status != "0"} == failed
@@ -137,7 +135,7 @@ class TestOnARepository:
         assert (job.result("report"), job.result("sarif")) == ("", "")
         text = comment_of(project)
         assert "| `trtcal run` | **failed** with exit status 2 |" in text
-        assert f"    error: trtcal.toml" in text
+        assert "    error: trtcal.toml" in text
         html = MarkdownIt("commonmark").enable("table").render(text)
         assert "<img" not in html
         assert "@everyone" in re.search(r"<pre><code>.*?</code></pre>", html, re.DOTALL)[0]
@@ -168,7 +166,9 @@ class TestOnARepository:
             project.forge.refuses = 0
         assert job.status == 0
         assert project.forge.comments == []
-        assert job.printed["comment"].startswith("::warning title=trtcal::no comment: GitHub answered 403")
+        assert job.printed["comment"].startswith(
+            "::warning title=trtcal::no comment: GitHub answered 403"
+        )
         assert "Resource" not in job.printed["comment"]
 
     def test_a_model_runs_without_a_configuration(self, project):
@@ -223,7 +223,12 @@ def test_expressions_are_read_as_github_reads_them(text, value):
 
 @each(
     "condition, has_failed, runs",
-    [(None, False, True), (None, True, False), ("${{ !cancelled() }}", True, True), ("true", True, False)],
+    [
+        (None, False, True),
+        (None, True, False),
+        ("${{ !cancelled() }}", True, True),
+        ("true", True, False),
+    ],
 )
 def test_a_step_runs_after_a_failure_only_if_it_asks(condition, has_failed, runs):
     functions = {"success": lambda: not has_failed, "cancelled": lambda: False}
