@@ -1,6 +1,6 @@
 """Write the findings of a run as SARIF 2.1.0: `python sarif.py REPORT.json ROOT FILE`.
 
-Each finding is at the file of the model, whose path is relative to ROOT, with the name of its layer or node.
+Each finding is at the file of the model, whose path is relative to ROOT, with its layer or node.
 """
 
 from __future__ import annotations

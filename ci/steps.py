@@ -1,4 +1,4 @@
-"""What the steps of action.yml ask besides trtcal: facts of a run, the text of the comment, the comment.
+"""What the steps of action.yml need besides trtcal: facts of a run, and the comment.
 
     python steps.py history CONFIG      path of the history that `trtcal run CONFIG` writes
     python steps.py candidate STATE     path of the model that the verdict is about
@@ -82,7 +82,7 @@ def is_good(report: dict[str, Any], statuses: dict[str, int]) -> bool:
 
 
 def outputs_of(state: Path) -> dict[str, str]:
-    """Return the outputs of the step: the verdict, the first status that is not 0, and if it is good."""
+    """Return the outputs of the step: the verdict, the first status but 0, and if it is good."""
     report, statuses = report_of(state), statuses_of(state)
     failed = [status for status in statuses.values() if status]
     status = failed[0] if failed else 0 if statuses else 1

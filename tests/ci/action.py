@@ -26,7 +26,7 @@ LONGEST_S = 1200
 
 @dataclass
 class Job:
-    """One job of a workflow: a repository's checkout, an event, inputs, and the caches of the project."""
+    """One job of a workflow: a checkout, an event, inputs, and the caches of the project."""
 
     folder: Path
     temporary: Path

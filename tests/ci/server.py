@@ -1,4 +1,4 @@
-"""The comments of a pull request (GitHub) and the notes of a merge request (GitLab), on the loopback."""
+"""Comments of a pull request (GitHub) and notes of a merge request (GitLab), on the loopback."""
 
 import json
 import threading
@@ -13,10 +13,10 @@ PAGE = 100
 
 @dataclass
 class Forge:
-    """Comments, the requests that came, and what kind of token it takes others for.
+    """Comments, and the requests that came.
 
-    With `refuses`, writing is answered with this status. `login` is whom the token belongs to: none is
-    the token of a workflow, which may not ask.
+    With `refuses`, writing is answered with this status. `login` owns the token; None is the token of a
+    workflow, which cannot ask who it is.
     """
 
     comments: list[dict[str, Any]] = field(default_factory=list)

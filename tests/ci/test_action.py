@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,27 @@ class TestOnARepository:
         job = project.job("bare", target="cpu", **{"base-limits": "", **inputs})
         assert job.status == 0, job.printed
         assert "| `trtcal ab` | passed |" in comment_of(project)
+
+
+@SLOW
+def test_the_action_installs_its_own_checkout(tmp_path):
+    """What pip installs goes into a folder of the test, without the packages that trtcal needs."""
+    checkout, target = tmp_path / "checkout", tmp_path / "target"
+    names = repository.git(
+        ROOT, "ls-files", "trtcal", "calibrators", "*.toml", "*.md", "LICENSE"
+    ).split()
+    for name in names:
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, checkout / name)
+    options = {"TARGET": str(target), "NO_DEPS": "1", "NO_INDEX": "1", "NO_BUILD_ISOLATION": "0"}
+    own = {f"PIP_{name}": value for name, value in options.items()}
+    environment = {**own, "GITHUB_ACTION_PATH": str(checkout)}
+    job = Job(tmp_path, tmp_path / "job", "push", {}, {}, {}, environment=environment)
+    job.run(
+        tuple(step["id"] for step in STEPS if step.get("id") not in (None, "prepare", "install"))
+    )
+    assert job.outcomes["install"] == "success", job.printed["install"]
+    assert (target / "trtcal" / "cli" / "main.py").is_file()
 
 
 def test_no_expression_reaches_a_shell():

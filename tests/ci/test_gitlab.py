@@ -1,4 +1,4 @@
-"""The template for GitLab: its scripts run on a real repository, with the same changes as the action."""
+"""The template for GitLab: its scripts run on a real repository, with the changes of the action."""
 
 import hashlib
 import os
