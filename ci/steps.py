@@ -109,8 +109,9 @@ def checks_of(state: Path) -> Iterator[str]:
         if name in statuses:
             status = statuses[name]
             result = f"**failed** with exit status {status}" if status else "passed"
-        yield f"| `{command}` | {result} |"
-    yield from ("", findings_of(report_of(state)), "")
+        about = " (A: base branch, B: this change)" if name == "ab" else ""
+        yield f"| `{command}`{about} | {result} |"
+    yield from ("", *findings_of(report_of(state)))
     if os.environ.get("REDACT") != "true":
         for name in (name for name, status in statuses.items() if status):
             lines = (
@@ -120,13 +121,14 @@ def checks_of(state: Path) -> Iterator[str]:
             yield from (f"`{COMMANDS[name]}`:", "", *plain("\n".join(shown[-ERROR_LINES:])), "")
 
 
-def findings_of(report: dict[str, Any]) -> str:
-    """Return a line with the number of findings of each kind, in all builds together."""
+def findings_of(report: dict[str, Any]) -> Iterator[str]:
+    """Yield a line with the number of findings of each kind, in all builds together."""
     counts = Counter[str]()
     for build in report["measured"]["builds"].values() if report else ():
         counts.update((build.get("diagnosis") or {}).get("kinds") or {})
     parts = (f"{count} `{re.sub(r'[^a-z0-9_]', '', kind)}`" for kind, count in counts.most_common())
-    return f"Findings: {', '.join(parts) or 'none'}." if report else ""
+    if report:
+        yield from (f"Findings: {', '.join(parts) or 'none'}.", "")
 
 
 def changes_of(before: Path, now: Path) -> Iterator[str]:

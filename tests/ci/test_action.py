@@ -93,14 +93,14 @@ class TestOnARepository:
         assert job.status == 0, job.printed
         ours = project.forge.comments[1]["body"]
         assert "**trtcal, int8: passed**" in ours
-        assert "| `trtcal ab` | passed |" in ours
+        assert "(A: base branch, B: this change) | passed |" in ours
         assert re.search(r"Inputs that changed since then \(\d+\): .*calibration data", ours)
         assert "### A/B tests" in ours
         assert "The configuration changed" not in ours
         again = project.job("again", repository.change_calibration, ab="false")
         assert again.status == 0
         assert [request.split()[0] for request in project.forge.written()] == ["POST", "PATCH"]
-        assert "| `trtcal ab` | not run |" in project.forge.comments[1]["body"]
+        assert "| `trtcal ab` (A: base branch, B: this change) | not run |" in project.forge.comments[1]["body"]
         assert project.forge.comments[0]["body"].endswith("not ours")
         assert project.baseline() == before
 
@@ -177,7 +177,7 @@ class TestOnARepository:
         project.forge.comments.clear()
         job = project.job("bare", target="cpu", **{"base-limits": "", **inputs})
         assert job.status == 0, job.printed
-        assert "| `trtcal ab` | passed |" in comment_of(project)
+        assert "B: this change) | passed |" in comment_of(project)
 
 
 @SLOW
