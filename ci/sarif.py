@@ -1,4 +1,4 @@
-"""Write the findings of a run as SARIF 2.1.0: `python sarif.py REPORT.json ROOT FILE`.
+"""Write the findings of a run as SARIF 2.1.0: `python sarif.py REPORT.json MODEL ROOT FILE`.
 
 Each finding is at the file of the model, whose path is relative to ROOT, with its layer or node.
 """
@@ -28,25 +28,17 @@ SCHEMA = (
 )
 
 
-def to_sarif(report: Document, root: Path) -> Document:
-    """Return the findings of a report as SARIF, at the model's path from `root` on.
+def to_sarif(report: Document, model: str) -> Document:
+    """Return the findings of a report as SARIF, at the path of a model.
 
     Source: OASIS, Static Analysis Results Interchange Format 2.1.0, errata 01.
     """
-    uri = quote(model_of(report, root))
+    uri = quote(model)
     results = [_result(build, finding, uri) for build, finding in findings_of(report)]
     rules = [*_rules({result["ruleId"] for result in results})]
     driver = {"name": "trtcal", "version": __version__, "rules": rules}
     runs = [{"tool": {"driver": driver}, "results": results}]
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": runs}
-
-
-def model_of(report: Document, root: Path) -> str:
-    """Return the path of the model that a run had, from a folder on; its name if it is not known."""
-    files = ((report["measured"]["run"] or {}).get("measured") or {}).get("files") or {}
-    name = report["comparison"]["rows"][0]["name"] if report["comparison"] else "model"
-    path = files.get("model")
-    return Path(os.path.relpath(path, root)).as_posix() if path else f"{name}.onnx"
 
 
 def findings_of(report: Document) -> Iterator[tuple[str, Finding]]:
@@ -92,5 +84,6 @@ def _rules(kinds: Collection[str]) -> Iterator[Document]:
 
 
 if __name__ == "__main__":
-    report, root, file = map(Path, sys.argv[1:])
-    file.write_text(json.dumps(to_sarif(read_report(report), root), indent=1), encoding="utf-8")
+    report, model, root, file = map(Path, sys.argv[1:])
+    sarif = to_sarif(read_report(report), Path(os.path.relpath(model, root)).as_posix())
+    file.write_text(json.dumps(sarif, indent=1), encoding="utf-8")

@@ -2,7 +2,7 @@
 
     python steps.py history CONFIG      path of the history that `trtcal run CONFIG` writes
     python steps.py candidate STATE     path of the model that the verdict is about
-    python steps.py model STATE         path of the FP32 model
+    python steps.py model CONFIG        path of its FP32 model
     python steps.py write STATE         write comment.md, and print outputs of the step
     python steps.py post STATE          write the comment of the pull request, or change it
 
@@ -61,9 +61,11 @@ def candidate_of(state: Path) -> Path | None:
     return next((file for file in folder.glob("*.onnx") if file.stem == variant), None)
 
 
-def model_of(state: Path) -> str:
-    """Return the path of the FP32 model, as the run had it."""
-    return str(report_of(state)["measured"]["run"]["measured"]["files"]["model"])
+def model_of(source: Path) -> Path | None:
+    """Return the FP32 model of a configuration; a model is its own."""
+    from trtcal.config import read_config
+
+    return read_config(source).model if source.suffix == ".toml" else source
 
 
 def statuses_of(state: Path) -> dict[str, int]:

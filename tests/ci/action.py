@@ -122,7 +122,7 @@ class Job:
         self.caches[values["key"]] = kept
 
     def _upload(self, values: Mapping[str, str]) -> None:
-        for pattern in values["path"].split():
+        for pattern in (word for word in values["path"].split() if not word.startswith("!")):
             self.artifacts += sorted(Path("/").glob(pattern.lstrip("/")))
 
     def _execute(self, name: str, step: dict[str, Any]) -> int:

@@ -47,13 +47,14 @@ def git(folder: Path, *words: str) -> str:
     ).stdout
 
 
-def make_repository(folder: Path) -> Path:
-    """Make a repository whose branch `main` has a good project."""
+def make_repository(folder: Path, settings: str = "") -> Path:
+    """Make a repository whose branch `main` has a good project, with more settings of its own."""
     folder.mkdir(parents=True)
     git(folder, "init", "-q", "-b", "main")
     for name in FILES:
         shutil.copy(SAMPLES / "digits" / name, folder)
-    (folder / "trtcal.toml").write_text(CONFIG)
+    (folder / "trtcal.toml").write_text(settings + CONFIG)
+    (folder / ".gitignore").write_text("kept/\n")
     commit(folder, "a good project")
     return folder
 

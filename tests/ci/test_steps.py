@@ -187,11 +187,22 @@ def test_no_server_is_a_warning(state, posting, monkeypatch, capsys):
 
 
 def test_hostile_findings_are_sarif_without_links(tmp_path):
-    folder = write_hostile_run(tmp_path, [*NASTY, "[x](javascript:alert(1))", "a b%2F.onnx"])
-    document = sarif.to_sarif(assemble(folder), tmp_path)
+    folder = write_hostile_run(tmp_path, [*NASTY, "[x](javascript:alert(1))"])
+    document = sarif.to_sarif(assemble(folder), "models/a b%2F|`x`.onnx")
     assert document["runs"][0]["results"]
-    places = document["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
-    check_sarif(document, places["artifactLocation"]["uri"])
+    check_sarif(document, "models/a%20b%252F%7C%60x%60.onnx")
     texts = [result["message"]["text"] for result in document["runs"][0]["results"]]
     assert not any("](" in text or not text.isprintable() for text in texts)
     json.dumps(document).encode("ascii")
+
+
+def test_the_history_and_the_model_are_those_of_the_configuration(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    default, config = tmp_path / "data" / "trtcal" / "history.sqlite", tmp_path / "trtcal.toml"
+    assert steps.history_of(tmp_path / "net.onnx") == default
+    assert steps.model_of(tmp_path / "net.onnx") == tmp_path / "net.onnx"
+    config.write_text('model = "net.onnx"\n')
+    assert steps.history_of(config) == default
+    config.write_text('model = "net.onnx"\nhistory = "kept/runs.sqlite"\n')
+    assert steps.history_of(config) == tmp_path / "kept" / "runs.sqlite"
+    assert steps.model_of(config) == tmp_path / "net.onnx"
