@@ -22,14 +22,15 @@ JOINER = "\u2060"
 NAME_SHOWN, COMMAND_SHOWN, TEXT_SHOWN = 80, 400, 1000  # a command is there to be copied
 SECTION_ROOM = {
     "verdict": 16000,
+    "against": 2500,
+    "tests": 2000,
     "next": 1000,
     "issues": 4000,
-    "variants": 11000,
+    "variants": 10000,
     "costs": 4000,
     "optimizations": 3000,
-    "findings": 9000,
+    "findings": 8000,
     "layers": 4000,
-    "against": 2500,
     "provenance": 4000,
 }
 """The sections shown, and how many characters each may have: together under 60,000."""

@@ -9,6 +9,12 @@ from trtcal.extensions import Command
 
 COMMANDS = (
     Command(
+        "check-model",
+        "Check whether TensorRT can read the Q/DQ of models.",
+        "trtcal.wings.graph.cli.check_model",
+        "Build, and see what was built",
+    ),
+    Command(
         "graph",
         "Show the network as a graph, with the figures of each node.",
         "trtcal.wings.graph.cli.graph",
