@@ -34,21 +34,21 @@ HOUSE = [
 ]
 RANK = {room: rank for rank, rooms in enumerate(HOUSE) for room in rooms}
 CEILINGS = {
-    "core path": 53_330,
-    "core": 63_840,
-    "calibrators": 2_070,
+    "core path": 53_770,
+    "core": 64_530,
+    "calibrators": 2_100,
     "__init__": 140,
     "errors": 130,
     "formats": 210,
     "metrics": 290,
     "extensions": 130,
-    "documents": 1_740,
+    "documents": 1_960,
     "stats": 470,
     "limits": 400,
-    "config": 810,
+    "config": 820,
     "scripts": 70,
-    "model": 5_430,
-    "data": 2_760,
+    "model": 5_520,
+    "data": 2_840,
     "ranges": 210,
     "quantization": 2_545,
     "evidence": 8_320,
@@ -58,10 +58,10 @@ CEILINGS = {
     "check": 1_770,
     "ptq": 2_900,
     "reporting": 4_200,
-    "runs": 3_100,
-    "pipeline": 2_180,
-    "cli": 6_050,
-    "wings": 16_440,
+    "runs": 3_220,
+    "pipeline": 2_200,
+    "cli": 6_145,
+    "wings": 17_210,
 }
 """Lines of Python, at most 2 % above what stands. Who raises one says why, and lowers another.
 
@@ -81,6 +81,9 @@ outputs lose, layers that must stay in float and language models (`evaluate`, 80
 write (`model`, `calibration`, 360). Three optimizations that gained nothing gave 180 back (`ptq`),
 reviews of all rooms 130 in the core and 340 in the wings. They found no more code without a use, so
 the rest is not paid for: it takes a feature to go.
+Part 25 took 680 in the core: `--redact` (`documents`, `runs`, `model`, `data`; 505), what models say of
+their preprocessing (120), the commit of a version; and 760 in the wings: folders of Hugging Face,
+Ultralytics' metadata, exports for ONNX Runtime and OpenVINO. None of it is paid for.
 """
 CORE_PATH = ("calibrate", "quantize", "build", "log", "compare", "report")
 
