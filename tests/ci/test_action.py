@@ -113,7 +113,12 @@ class TestOnARepository:
         [
             (repository.spoil_data, "DO NOT SHIP", {"run", "ab"}, ('+methods = ["minmax"]',)),
             (repository.ruin_model, "SHIP WITH CARE", {"history", "ab"}, ("model", "top1")),
-            (repository.lose_layers, "DO NOT SHIP", {"run"}, ("int8&#95;macs", "broken")),
+            (
+                repository.lose_layers,
+                "DO NOT SHIP",
+                {"run", "history"},
+                ("int8&#95;macs", "broken"),
+            ),
         ],
         ids=["data", "model", "layers"],
     )
