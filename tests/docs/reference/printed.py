@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 from tests.docs.pages import ROOT
 from tests.docs.reference.commands import leaves
@@ -46,6 +47,7 @@ quantize digits.onnx --improve fast --time-limit 5 --data calibration.npz -o imp
 build int8.onnx --target cpu -o build
 build int8.onnx --target sm89 -o sm89
 build int8.onnx --target cpu --target sm89 -o both  # build --target A --target B
+check-model int8.onnx {refused}
 diagnose build
 diagnose sm89
 log sm89/build.log
@@ -60,6 +62,7 @@ layers fusions diff expected.json fusions.json
 graph sm89 -o graph.html
 export model-explorer sm89 -o nodes
 export netron sm89 -o netron.onnx
+export ort sm89 -o model_ctx.onnx
 export torch digits.onnx --calibration calibration.json --data calibration.npz -o qat.py
 import qat.int8.onnx {trained} -o trained.onnx
 compare digits.onnx int8.onnx mixed.onnx --data test.npz --limit 'top1 >= -1.0' --per-layer
@@ -103,7 +106,10 @@ device check here
 device clean here
 device remove here
 """
-UNTRIED = {"trace tvm": "TVM, which is not among the packages of the tests"}
+UNTRIED = {
+    "export openvino": "OpenVINO, which is not among the packages of the tests",
+    "trace tvm": "TVM, which is not among the packages of the tests",
+}
 """Commands that the session leaves out, and what they need."""
 
 
@@ -164,6 +170,8 @@ class Places(dict[str, str]):
     def __missing__(self, name: str) -> str:
         if name == "trained":
             return trained(self.folder)
+        if name == "refused":
+            return refused(self.folder)
         if name == "engine":
             engine = next((self.folder / "run").rglob("engine*"))
             return engine.relative_to(self.folder / "run").as_posix()
@@ -193,6 +201,17 @@ def trained(folder: Path) -> str:
         kept = {key: arrays[key] for key in arrays if not key.endswith(".float")}
     np.savez(folder / "trained.npz", **kept, model=np.array(layout["model"]))
     return "trained.npz"
+
+
+def refused(folder: Path) -> str:
+    """Write the quantized model with a zero point that TensorRT refuses; return the file's name."""
+    model = onnx.load(folder / "int8.onnx")
+    zero = next(node for node in model.graph.node if node.op_type == "QuantizeLinear").input[2]
+    for tensor in model.graph.initializer:
+        if tensor.name == zero:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.int8(3), zero))
+    onnx.save(model, folder / "refused.onnx")
+    return "refused.onnx"
 
 
 def printed_by(words: list[str]) -> Any:
