@@ -32,7 +32,7 @@ LOST = {
     "jinja2": "reports",
     "matplotlib": "charts of reports",
     "ml-dtypes": "FP8, INT4, bfloat16",
-    "numba": "counting of values takes 3 to 9 times as long",
+    "numba": "values are counted by numpy, which is slower",
     "numpy": "everything",
     "onnx": "everything",
     "onnx-graphsurgeon": "preparation passes",
