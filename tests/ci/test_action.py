@@ -165,6 +165,18 @@ class TestOnARepository:
         assert (job.status, job.result("verdict")) == (0, "INCONCLUSIVE")
         assert [*project.caches] == keys
 
+    def test_a_redacted_job_passes_and_names_no_folder(self, project):
+        """The folder of the runner has the name of a customer."""
+        project.forge.comments.clear()
+        job = project.job("geheim-kunde", repository.change_calibration, redact="true")
+        assert job.status == 0, job.printed
+        text = comment_of(project)
+        assert "**trtcal, int8: passed**" in text
+        kept = {file.name: file.read_text() for file in job.artifacts if file.suffix != ".log"}
+        assert "report.json" in kept
+        assert [name for name in kept if "geheim-kunde" in kept[name]] == []
+        assert "geheim-kunde" not in text
+
     def test_a_token_that_may_not_write_is_a_warning(self, project):
         project.forge.comments.clear()
         project.forge.refuses = 403

@@ -63,6 +63,7 @@ graph sm89 -o graph.html
 export model-explorer sm89 -o nodes
 export netron sm89 -o netron.onnx
 export ort sm89 -o model_ctx.onnx
+export ort sm89 --embed -o embedded.onnx
 export torch digits.onnx --calibration calibration.json --data calibration.npz -o qat.py
 import qat.int8.onnx {trained} -o trained.onnx
 compare digits.onnx int8.onnx mixed.onnx --data test.npz --limit 'top1 >= -1.0' --per-layer
